@@ -1,0 +1,27 @@
+# Everything a fresh machine needs (Python 3.10+, pip, a C++ compiler) is set up by these targets themselves.
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+SOURCES := pyproject.toml setup.py constraints.txt $(wildcard src/gevit/attention/kernel/*)
+
+.PHONY: demo test lint clean
+
+demo: $(READY)  ## equivariance of two models on real digits, and a picture of their feature maps
+	$(BIN)/gevit equivariance --models r4_sa,d4_sa --figure demo/feature_maps.png
+
+test: lint  ## lint, types and tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+$(READY): $(SOURCES)
+	python3 -m venv $(VENV)
+	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) build demo src/*.egg-info
+	find src -name '*.so' -delete

@@ -1,0 +1,30 @@
+"""Builds the CPU kernel: one plain C++ source, compiled once for each instruction set.
+
+The libraries have no Python or torch headers in them (they are loaded with ctypes), so building needs a C++
+compiler and nothing else. Which one is used is decided at run time, from the processor. Without a compiler the
+package installs all the same and works in plain PyTorch.
+"""
+
+import platform
+
+from setuptools import Extension, setup
+
+COMMON = ["-std=c++17", "-O3", "-fopenmp", "-fno-math-errno", "-fno-trapping-math"]
+TARGETS = {"baseline": []}
+if platform.machine().lower() in {"x86_64", "amd64"}:
+    TARGETS["avx2"] = ["-mavx2", "-mfma"]
+    TARGETS["avx512"] = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mprefer-vector-width=512"]
+
+setup(
+    ext_modules=[
+        Extension(
+            f"gevit.attention._kernel_{target}",
+            sources=["src/gevit/attention/kernel/attend.cpp"],
+            extra_compile_args=[*COMMON, *flags],
+            extra_link_args=["-fopenmp"],
+            language="c++",
+            optional=True,
+        )
+        for target, flags in TARGETS.items()
+    ]
+)

@@ -1,0 +1,87 @@
+"""Errors that say what is wrong, what was expected and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from torch import Tensor
+
+from gevit.groups import Group
+
+
+def check_choice(what: str, value: str, valid: Iterable[str]) -> str:
+    """Return `value` if it is one of `valid`; otherwise raise, listing them and the nearest match."""
+    choices = list(valid)
+    if value in choices:
+        return value
+    nearest = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.4)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    raise ValueError(f"unknown {what} {value!r}; valid: {', '.join(choices)}{hint}")
+
+
+def check_count(what: str, value: int) -> int:
+    """Return `value` if it is a positive integer."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{what} must be a positive integer, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{what} must be a positive integer, got {value}")
+    return value
+
+
+def check_rate(what: str, value: float) -> float:
+    """Return `value` if it is a dropout rate."""
+    if not 0 <= value < 1:
+        raise ValueError(f"{what} must be at least 0 and below 1, got {value}")
+    return value
+
+
+def check_neighborhood(value: int | None) -> int | None:
+    """Return `value` if it is an odd positive integer, or None (global attention)."""
+    if value is None:
+        return None
+    if check_count("neighborhood", value) % 2 == 0:
+        raise ValueError(
+            f"neighborhood must be odd, so that it has a centre, got {value}; "
+            f"use {value - 1} or {value + 1}, or None for global attention"
+        )
+    return value
+
+
+def check_image(x: Tensor, channels: int) -> None:
+    """Check that `x` is a batch of floating-point images `[batch, channels, height, width]`."""
+    _check_floating("image", x)
+    expected = f"[batch, {channels}, height, width]"
+    if x.ndim != 4:
+        hint = "; add the batch axis with x[None]" if x.ndim == 3 else ""
+        raise ValueError(f"expected images {expected}, got {x.ndim} axes: {tuple(x.shape)}{hint}")
+    if x.shape[1] != channels:
+        raise ValueError(f"expected images {expected}, got {x.shape[1]} channels: {tuple(x.shape)}")
+    _check_size(x)
+
+
+def check_signal(x: Tensor, channels: int, group: Group) -> None:
+    """Check that `x` is a batch of signals on the group, `[batch, channels, |H|, height, width]`."""
+    _check_floating("group signal", x)
+    expected = f"[batch, {channels}, {group.order}, height, width]"
+    if x.ndim != 5:
+        hint = "; lift images first, with LiftingAttention" if x.ndim == 4 else ""
+        raise ValueError(f"expected a group signal {expected}, got {x.ndim} axes: {tuple(x.shape)}{hint}")
+    if x.shape[1] != channels:
+        raise ValueError(f"expected a group signal {expected}, got {x.shape[1]} channels: {tuple(x.shape)}")
+    if x.shape[2] != group.order:
+        raise ValueError(
+            f"expected a group signal {expected} on {group}, got a group axis of {x.shape[2]}: {tuple(x.shape)}"
+        )
+    _check_size(x)
+
+
+def _check_floating(what: str, x: Tensor) -> None:
+    if not x.is_floating_point():
+        hint = "take its real part or its magnitude" if x.is_complex() else "convert it, e.g. x.float() / 255"
+        raise TypeError(f"a {what} must be a floating-point tensor, got {x.dtype}; {hint}")
+
+
+def _check_size(x: Tensor) -> None:
+    if 0 in x.shape[-2:]:
+        raise ValueError(f"height and width must be at least 1, got {tuple(x.shape)}")

@@ -1,0 +1,39 @@
+// C interface of the native kernel of factored group attention. All tensors are contiguous float32, the indices int32.
+#pragma once
+#include <stdint.h>
+
+#define GEVIT_EXPORT __attribute__((visibility("default")))
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct {
+    int64_t batch, channels, heads, outputs, queries, keys, height, width, neighborhood;
+    int64_t space_rows, space_channels, element_rows, element_channels;
+    int64_t own;      // 1: output element h meets only query element h
+    int64_t threads;
+    uint64_t seed;    // of dropout
+    double scale, dropout;
+} gevit_shape;
+
+enum { GEVIT_OK = 0, GEVIT_OUT_OF_MEMORY = 1, GEVIT_BAD_SHAPE = 2 };
+
+// query [B,C,N,Q,P], key and value [B,C,N,M,P], space [U,Cs], element [E,Ce],
+// offset_index [V,n*n] rows of space, element_index [V,Q (1 if own),M] rows of element  ->  out [B,C,N,V,P]
+GEVIT_EXPORT int gevit_attend_forward(const float* query, const float* key, const float* value, const float* space,
+                                      const float* element, const int32_t* offset_index, const int32_t* element_index, float* out,
+                                      const gevit_shape* shape);
+
+// Gradients of all inputs, from the inputs and the gradient of out; every result is overwritten.
+GEVIT_EXPORT int gevit_attend_backward(const float* query, const float* key, const float* value, const float* space,
+                                       const float* element, const int32_t* offset_index, const int32_t* element_index,
+                                       const float* grad_out, float* grad_query, float* grad_key, float* grad_value,
+                                       float* grad_space, float* grad_element, const gevit_shape* shape);
+
+// What dropout multiplies each coefficient with, 0 or 1/(1-p): keep [B,N,V,Q (1 if own),M,n*n,P].
+GEVIT_EXPORT int gevit_dropout_keep(float* keep, const gevit_shape* shape);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,122 @@
+"""The CPU kernel behind the `native` backend: plain C++ libraries, one for each instruction set, loaded with ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.machinery
+import warnings
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gevit.encoding import Positions
+
+REASON = "no C++ compiler was found when gevit was installed; install g++ and reinstall gevit"
+# From the fastest instruction set a processor may have to what every one has.
+_TARGETS = {"AVX512": ["avx512", "avx2", "baseline"], "AVX2": ["avx2", "baseline"]}
+
+
+class _Shape(ctypes.Structure):
+    """`gevit_shape` of the kernel."""
+
+    _fields_ = [
+        *[
+            (name, ctypes.c_int64)
+            for name in (
+                *("batch", "channels", "heads", "outputs", "queries", "keys", "height", "width", "neighborhood"),
+                *("space_rows", "space_channels", "element_rows", "element_channels", "own", "threads"),
+            )
+        ],
+        ("seed", ctypes.c_uint64),
+        ("scale", ctypes.c_double),
+        ("dropout", ctypes.c_double),
+    ]
+
+
+def is_available() -> bool:
+    """Whether the kernel was built; warns once when it was not."""
+    return _library() is not None
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    folder = Path(__file__).parent
+    for target in _TARGETS.get(torch.backends.cpu.get_cpu_capability(), ["baseline"]):
+        for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+            path = folder / f"_kernel_{target}{suffix}"
+            if path.exists():
+                return ctypes.CDLL(str(path))
+    warnings.warn(f"gevit runs without its CPU kernel, many times slower: {REASON}", stacklevel=2)
+    return None
+
+
+def forward(
+    query: Tensor, key: Tensor, value: Tensor, positions: Positions, scale: float, dropout: float, seed: int
+) -> Tensor:
+    """Group attention, without a graph."""
+    batch, channels, heads, _, height, width = query.shape
+    out = query.new_empty(batch, channels, heads, len(positions.offset_index), height, width)
+    inputs = _inputs(query, key, value, positions)
+    _call("gevit_attend_forward", [*inputs, out], _shape(query, key, positions, scale, dropout, seed))
+    return out
+
+
+def backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    positions: Positions,
+    scale: float,
+    dropout: float,
+    seed: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of query, key, value, space and element."""
+    inputs = _inputs(query, key, value, positions)
+    grads = [torch.empty_like(x) for x in inputs[:5]]
+    shape = _shape(query, key, positions, scale, dropout, seed)
+    _call("gevit_attend_backward", [*inputs, grad.contiguous(), *grads], shape)
+    return grads[0], grads[1], grads[2], grads[3], grads[4]
+
+
+def _inputs(query: Tensor, key: Tensor, value: Tensor, positions: Positions) -> list[Tensor]:
+    floats = [query, key, value, positions.space, positions.element]
+    indices = [positions.offset_index.int(), positions.element_index.int()]
+    return [x.contiguous() for x in (*floats, *indices)]
+
+
+def _shape(
+    query: Tensor, key: Tensor, positions: Positions, scale: float, dropout: float, seed: int
+) -> _Shape:
+    batch, channels, heads, queries, height, width = query.shape
+    outputs, offsets = positions.offset_index.shape
+    return _Shape(
+        batch=batch,
+        channels=channels,
+        heads=heads,
+        outputs=outputs,
+        queries=queries,
+        keys=key.shape[3],
+        height=height,
+        width=width,
+        neighborhood=round(offsets**0.5),
+        space_rows=positions.space.shape[0],
+        space_channels=positions.space.shape[1],
+        element_rows=positions.element.shape[0],
+        element_channels=positions.element.shape[1],
+        own=positions.own_query,
+        threads=torch.get_num_threads(),
+        seed=seed,
+        scale=scale,
+        dropout=dropout,
+    )
+
+
+def _call(name: str, tensors: list[Tensor], shape: _Shape) -> None:
+    library = _library()
+    assert library is not None, REASON
+    pointers = [ctypes.c_void_p(x.data_ptr()) for x in tensors]
+    if getattr(library, name)(*pointers, ctypes.byref(shape)):
+        raise MemoryError(f"{name} could not allocate its scratch memory; use a smaller image or neighborhood")

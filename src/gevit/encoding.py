@@ -1,0 +1,182 @@
+"""Positional encodings: which offset and which group element each (h, h~, h^) sees, and the learned rho_P.
+
+For an output element h, a query (i, h~) and a key (j, h^), the encoding is rho_P(offset, element) with
+
+| name       | offset             | element          | queries of output h |
+|------------|--------------------|------------------|---------------------|
+| `ge`       | h^-1 (x_j - x_i)   | h^-1 h~ h^^-1 h~ | all h~, summed      |
+| `gsa`      | h^-1 (x_j - x_i)   | h h~^-1 h^       | all h~, summed      |
+| `relative` | h^-1 (x_j - x_i)   | h^-1 h^          | h~ = h alone        |
+
+`ge` is the encoding of the paper. `gsa` is what the code of GSA-Nets computes; it is not equivariant. `relative`
+is equivariant and |H| times cheaper.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from gevit.groups import Group
+from gevit.linear import Linear
+
+ENCODINGS = ("ge", "gsa", "relative")
+
+
+def element_table(encoding: str, group: Group) -> Int[Tensor, "outputs queries keys"]:
+    """The element that rho_P sees for every (h, h~, h^); `relative` has one query per output, h~ = h.
+
+    >>> from gevit.groups import Cyclic
+    >>> element_table("relative", Cyclic(3))[:, 0]
+    tensor([[0, 1, 2],
+            [2, 0, 1],
+            [1, 2, 0]])
+    """
+    product, inverse = group.product, group.inverse
+    elements = torch.arange(group.order)
+    h, query, key = elements[:, None, None], elements[None, :, None], elements[None, None, :]
+    match encoding:
+        case "ge":
+            return product[inverse[h], product[product[query, inverse[key]], query]]
+        case "gsa":
+            return product[product[h, inverse[query]], key]
+        case "relative":
+            return product[inverse[h], key]
+    raise ValueError(f"unknown encoding {encoding!r}; valid: {', '.join(ENCODINGS)}")
+
+
+class OffsetTable(NamedTuple):
+    """The offsets h^-1 (x_j - x_i) of a square neighbourhood, each distinct one stored once.
+
+    `rows[row_index[u]], columns[column_index[u]]` is distinct offset u, scaled so that the neighbourhood spans
+    [-1, 1]; `index[h, j]` is the distinct offset that output element h sees at neighbour j.
+    """
+
+    rows: Float[np.ndarray, "row_values"]
+    columns: Float[np.ndarray, "column_values"]
+    row_index: Int[np.ndarray, "offsets"]
+    column_index: Int[np.ndarray, "offsets"]
+    index: Int[np.ndarray, "outputs neighbors"]
+
+
+@functools.lru_cache(maxsize=64)
+def offset_table(group: Group, neighborhood: int) -> OffsetTable:
+    """Tabulate the offsets of a neighbourhood under every element of the group.
+
+    A quarter turn or flip q only permutes the offsets of a square. Write h = q r with one representative r a
+    coset: h^-1 x = r^-1 (q^-1 x), so all h of the coset read one set of numbers in another order. This is what
+    makes the encoding exactly equivariant, to the last bit, and what lets the fast backends share their work.
+    """
+    radius = neighborhood // 2
+    grid = np.stack(np.meshgrid(*[np.arange(-radius, radius + 1)] * 2, indexing="ij"), axis=-1).reshape(-1, 2)
+    matrices = group.matrices.numpy()
+    exact = [element for element in range(group.order) if group.is_exact(element)]
+
+    index = np.full((group.order, len(grid)), -1, dtype=np.int64)
+    offsets = []
+    for representative in range(group.order):
+        if index[representative, 0] >= 0:
+            continue
+        first = len(offsets) * len(grid)
+        offsets.append(grid / max(radius, 1) @ matrices[representative])  # x^T r is (r^-1 x)^T
+        for q in exact:
+            moved = grid @ matrices[q].astype(np.int64) + radius
+            index[group.product[q, representative]] = first + moved[:, 0] * neighborhood + moved[:, 1]
+    rows, row_index = np.unique(np.concatenate(offsets)[:, 0], return_inverse=True)
+    columns, column_index = np.unique(np.concatenate(offsets)[:, 1], return_inverse=True)
+    return OffsetTable(rows, columns, row_index, column_index, index)
+
+
+class CoordinateEncoding(nn.Sequential):
+    """The learned function of one coordinate: 1 -> 16 -> channels, with norm and swish between."""
+
+    def __init__(self, channels: int, hidden: int = 16) -> None:
+        super().__init__(
+            Linear(1, hidden), nn.LayerNorm(hidden, eps=1e-12), nn.SiLU(), Linear(hidden, channels)
+        )
+
+    def forward(self, coordinates: Float[Tensor, "n"]) -> Float[Tensor, "n channels"]:
+        """Encode each coordinate."""
+        encoded: Tensor = super().forward(coordinates[:, None])
+        return encoded
+
+
+class Positions(NamedTuple):
+    """rho_P, tabulated for one neighbourhood: what attention needs to know about positions.
+
+    Output element h meets vector `space[offset_index[h, j]]` at neighbour j, and, for query element h~ and key
+    element h^, vector `element[element_index[h, h~, h^]]`. With `own_query`, output h has the one query h~ = h.
+    """
+
+    space: Float[Tensor, "offsets space_channels"]
+    element: Float[Tensor, "elements element_channels"]
+    offset_index: Int[Tensor, "outputs neighbors"]
+    element_index: Int[Tensor, "outputs queries keys"]
+    own_query: bool
+
+
+class PositionalEncoding(nn.Module):
+    """The learned rho_P: a function of the row, one of the column, and a vector for each group element.
+
+    Args:
+        group: the group whose elements turn the offsets.
+        neighborhood: odd side of the square of offsets, or None when it follows the image (global attention).
+        coordinate_channels: channels of the query that meet the row, and as many that meet the column.
+        element_channels: channels of the query that meet the element; 0 in lifting, where keys have none.
+        encoding: `"ge"`, `"gsa"` or `"relative"`; which element is seen.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        neighborhood: int | None,
+        coordinate_channels: int,
+        element_channels: int = 0,
+        encoding: str = "ge",
+    ) -> None:
+        super().__init__()
+        self.group = group
+        self.neighborhood = neighborhood
+        self.row = CoordinateEncoding(coordinate_channels)
+        self.column = CoordinateEncoding(coordinate_channels)
+        if element_channels:
+            self.element = nn.Parameter(torch.randn(group.order, element_channels))
+            elements = element_table(encoding, group)
+        else:
+            self.register_parameter("element", None)
+            elements = torch.zeros(group.order, 1, 1, dtype=torch.long)
+        self.own_query = bool(element_channels) and encoding == "relative"
+
+        # Tables follow from the group: they move with the module but are no part of its state.
+        self.register_buffer("element_index", elements, persistent=False)
+        if neighborhood is not None:
+            for name, table in offset_table(group, neighborhood)._asdict().items():
+                self.register_buffer(f"_{name}", self._tensor(table), persistent=False)
+
+    def forward(self, height: int, width: int) -> Positions:
+        """Tabulate rho_P for images of this size."""
+        rows, columns, row_index, column_index, index = self._table(height, width)
+        space = torch.cat([self.row(rows)[row_index], self.column(columns)[column_index]], dim=-1)
+        element = space.new_empty(0, 0) if self.element is None else self.element
+        return Positions(space, element, index, self.element_index, self.own_query)
+
+    def _table(self, height: int, width: int) -> list[Tensor]:
+        if self.neighborhood is not None:
+            return [getattr(self, f"_{name}") for name in OffsetTable._fields]
+        # Global attention is local attention over every offset that the image has.
+        return [self._tensor(table) for table in offset_table(self.group, global_neighborhood(height, width))]
+
+    def _tensor(self, table: np.ndarray) -> Tensor:
+        weight = self.row[0].weight
+        dtype = weight.dtype if table.dtype.kind == "f" else torch.long
+        return torch.as_tensor(table, dtype=dtype, device=weight.device)
+
+
+def global_neighborhood(height: int, width: int) -> int:
+    """The neighbourhood that reaches every pixel of an image from every other."""
+    return 2 * max(height, width) - 1

@@ -1,0 +1,223 @@
+"""How far a module is from commuting with a group: F(L_g x) against L_g F(x).
+
+Works on any module or function of one tensor. What kind of thing goes in and comes out is read off the number of
+axes: 4 is a batch of images, 5 a batch of signals on the group, 2 or less is invariant (logits). A module may also return a
+dict or a sequence of such tensors; the worst of them counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from gevit.groups import Group
+
+
+class EquivarianceError(AssertionError):
+    """A module does not commute with an element of the group."""
+
+
+class RelativeError(float):
+    """The worst relative error of one transformation, max |a - b| / max |b|, as a float.
+
+    Attributes:
+        name: what was done to the input.
+        mean: the mean relative error, mean |a - b| / mean |b|.
+        exact: whether the transformation moves pixels to pixels; others are interpolated, and their error is mostly that
+            of the interpolation.
+    """
+
+    name: str
+    mean: float
+    exact: bool
+
+    def __new__(cls, worst: float, mean: float, name: str, exact: bool = True) -> RelativeError:
+        """Make one from its numbers."""
+        error = super().__new__(cls, worst)
+        error.name, error.mean, error.exact = name, mean, exact
+        return error
+
+    @property
+    def worst(self) -> float:
+        """The worst relative error: the value itself."""
+        return float(self)
+
+
+@dataclass(frozen=True)
+class Report(Sequence[RelativeError]):
+    """Relative errors of a module: a sequence with one for each element of the group, and those of translations."""
+
+    group: Group
+    elements: tuple[RelativeError, ...]
+    translations: tuple[RelativeError, ...]
+
+    @property
+    def worst(self) -> float:
+        """The worst error over the exact elements (quarter turns and flips)."""
+        return max(error for error in self.elements if error.exact)
+
+    @property
+    def mean(self) -> float:
+        """The mean over the exact elements of their mean errors."""
+        means = [error.mean for error in self.elements if error.exact]
+        return sum(means) / len(means)
+
+    def __getitem__(self, element: int) -> RelativeError:  # type: ignore[override]
+        return self.elements[element]
+
+    def __len__(self) -> int:
+        return len(self.elements)
+
+    def __iter__(self) -> Iterator[RelativeError]:
+        return iter(self.elements)
+
+    def __str__(self) -> str:
+        rows = [("element", "worst", "mean", "")]
+        for error in (*self.elements, *self.translations):
+            note = "" if error.exact else "approximate (interpolated)"
+            rows.append((error.name, f"{error:.1e}", f"{error.mean:.1e}", note))
+        width = max(len(row[0]) for row in rows)
+        return "\n".join(f"{a:<{width}}  {b:>8}  {c:>8}  {d}".rstrip() for a, b, c, d in rows)
+
+
+def measure(
+    module: nn.Module | Callable[[Tensor], object],
+    x: Tensor,
+    group: Group,
+    translations: Sequence[tuple[int, int]] = ((1, 0), (0, 1), (2, -1)),
+    margin: int | None = None,
+) -> Report:
+    """Measure how far `module` is from equivariant, element by element, and for translations.
+
+    Quarter turns and flips move pixels exactly, so a right module has errors of rounding alone. Other angles are
+    interpolated and only approximate on a square grid. Translations roll the input; since a module may treat the border of
+    an image differently, maps are compared only at least `margin` pixels away from it (a module that pools space away or
+    subsamples is not translation equivariant to rounding).
+
+    Args:
+        module: takes images or group signals; put it in evaluation mode first, dropout is not equivariant.
+        x: input, `[batch, channels, height, width]` or `[batch, channels, |H|, height, width]`.
+        group: the group.
+        translations: shifts (rows, columns) to try.
+        margin: how far from the border translated maps are compared; a quarter of the map if not given.
+
+    >>> from gevit.groups import Cyclic
+    >>> blur = nn.AvgPool2d(3, stride=1, padding=1)
+    >>> measure(blur, torch.randn(1, 1, 8, 8, dtype=torch.float64), Cyclic(4)).worst < 1e-12
+    True
+    """
+    _check_input(module, x, group)
+    with torch.no_grad():
+        plain = pytree.tree_leaves(module(x))
+        elements = tuple(
+            _compare(
+                pytree.tree_leaves(module(_act(x, group, element))),
+                [_act(y, group, element) for y in plain],
+                group.name(element),
+                group.is_exact(element),
+            )
+            for element in range(group.order)
+        )
+        shifted = tuple(
+            _compare(
+                [_inner(y, margin) for y in pytree.tree_leaves(module(_roll(x, shift)))],
+                [_inner(_roll(y, shift), margin) for y in plain],
+                f"translation {shift}",
+            )
+            for shift in translations
+        )
+    return Report(group, elements, shifted)
+
+
+def assert_equivariant(
+    module: nn.Module | Callable[[Tensor], object],
+    x: Tensor,
+    group: Group,
+    tolerance: float | None = None,
+) -> None:
+    """Raise `EquivarianceError` unless `module` commutes with every quarter turn and flip of the group, to rounding.
+
+    Elements that interpolate are not asserted: no network on a square grid is exactly equivariant to them.
+
+    Args:
+        module: as in `measure`.
+        x: as in `measure`.
+        group: the group.
+        tolerance: largest relative error allowed; 1e-10 in float64 and 1e-5 in others if not given.
+    """
+    if tolerance is None:
+        tolerance = 1e-10 if x.dtype == torch.float64 else 1e-5
+    report = measure(module, x, group, translations=())
+    # `not <=` so that a NaN fails too.
+    failed = [(e, error) for e, error in enumerate(report) if error.exact and not error <= tolerance]
+    if failed:
+        element, error = max(failed, key=lambda pair: pair[1] if pair[1] == pair[1] else float("inf"))
+        raise EquivarianceError(
+            f"not equivariant to element {element} of {group} ({error.name}): worst relative error {error:.2e} "
+            f"(mean {error.mean:.2e}), tolerance {tolerance:.0e}; {len(failed)} of {len(report)} elements fail"
+        )
+
+
+def _check_input(module: object, x: Tensor, group: Group) -> None:
+    if x.ndim not in (4, 5):
+        raise ValueError(
+            f"expected images [batch, channels, height, width] or signals [batch, channels, {group.order}, height, "
+            f"width], got {x.ndim} axes: {tuple(x.shape)}"
+        )
+    if not x.is_floating_point():
+        raise TypeError(f"expected a floating-point input, got {x.dtype}; convert it, e.g. x.float() / 255")
+    if isinstance(module, nn.Module) and module.training:
+        dropping = [m for m in module.modules() if _drops(m)]
+        if dropping:
+            raise ValueError(
+                "the module is in training mode and has dropout, which is random; call module.eval() first"
+            )
+
+
+def _drops(module: nn.Module) -> bool:
+    rate = getattr(module, "p" if isinstance(module, nn.modules.dropout._DropoutNd) else "dropout", 0.0)
+    return isinstance(rate, float) and rate > 0
+
+
+def _act(x: Tensor, group: Group, element: int) -> Tensor:
+    if x.ndim <= 2:
+        return x
+    return group.act_on_signal(x, element) if x.ndim == 5 else group.act_on_image(x, element)
+
+
+def _roll(x: Tensor, shift: tuple[int, int]) -> Tensor:
+    return x if x.ndim <= 2 else x.roll(shift, (-2, -1))
+
+
+def _inner(x: Tensor, margin: int | None) -> Tensor:
+    if x.ndim <= 2:
+        return x
+    height, width = x.shape[-2:]
+    top, left = (min((n - 1) // 2, n // 4 if margin is None else margin) for n in (height, width))
+    return x[..., top : height - top, left : width - left]
+
+
+def _compare(found: list[Tensor], wanted: list[Tensor], name: str, exact: bool = True) -> RelativeError:
+    """The worst and mean relative error over pairs of tensors."""
+    worst, mean = 0.0, 0.0
+    for a, b in zip(found, wanted, strict=True):
+        if a.shape != b.shape:
+            raise ValueError(f"the output for {name} has shape {tuple(a.shape)}, expected {tuple(b.shape)}")
+        difference = (a - b).abs().double()
+        # A map that is zero everywhere has no scale of its own: report the difference itself.
+        scale = b.abs().double()
+        worst = max(worst, _ratio(difference.max(), scale.max()), key=_nan_is_worst)
+        mean = max(mean, _ratio(difference.mean(), scale.mean()), key=_nan_is_worst)
+    return RelativeError(worst, mean, name, exact)
+
+
+def _ratio(difference: Tensor, scale: Tensor) -> float:
+    return float(difference / scale) if scale > 0 else float(difference)
+
+
+def _nan_is_worst(value: float) -> float:
+    return float("inf") if value != value else value

@@ -1,0 +1,281 @@
+"""Equivariant layers: lifting, group attention, norm, block, pooling.
+
+Images are `[batch, channels, height, width]`, signals on the group `[batch, channels, |H|, height, width]`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gevit._checks import (
+    check_choice,
+    check_count,
+    check_image,
+    check_neighborhood,
+    check_rate,
+    check_signal,
+)
+from gevit.attention import BACKENDS, attend
+from gevit.encoding import ENCODINGS, PositionalEncoding
+from gevit.groups import Group
+from gevit.linear import Pointwise
+
+POOLINGS = ("max_mean", "sum_max")
+
+
+class _Attention(nn.Module):
+    """What lifting and group attention share: projections, heads and the call of `attend`.
+
+    As in the paper's code, every head is `out_channels // 2` wide and scores are divided by sqrt(in_channels).
+    """
+
+    positions: PositionalEncoding
+
+    def __init__(
+        self,
+        group: Group,
+        in_channels: int,
+        out_channels: int,
+        heads: int,
+        neighborhood: int | None,
+        dropout: float,
+        backend: str,
+    ) -> None:
+        super().__init__()
+        self.group = group
+        self.in_channels = check_count("in_channels", in_channels)
+        self.out_channels = check_count("out_channels", out_channels)
+        self.heads = check_count("heads", heads)
+        self.neighborhood = check_neighborhood(neighborhood)
+        self.dropout = check_rate("dropout", dropout)
+        self.backend = check_choice("backend", backend, BACKENDS)
+        if out_channels % 2:
+            raise ValueError(
+                f"out_channels must be even (a head has half as many), got {out_channels}; "
+                f"use {out_channels - 1} or {out_channels + 1}"
+            )
+        self.head_channels = out_channels // 2
+        self.query = Pointwise(in_channels, self.head_channels * heads)
+        self.key = Pointwise(in_channels, self.head_channels * heads)
+        self.value = Pointwise(in_channels, self.head_channels * heads)
+        self.out = Pointwise(self.head_channels * heads, out_channels)
+
+    def _attend(self, x: Float[Tensor, "batch channels element height width"]) -> Tensor:
+        split = (self.head_channels, self.heads)
+        mixed = attend(
+            self.query(x).unflatten(1, split),
+            self.key(x).unflatten(1, split),
+            self.value(x).unflatten(1, split),
+            self.positions(*x.shape[-2:]),
+            scale=1 / math.sqrt(self.in_channels),
+            dropout=self.dropout if self.training else 0.0,
+            backend=self.backend,
+        )
+        out: Tensor = self.out(mixed.flatten(1, 2))
+        return out
+
+    def extra_repr(self) -> str:
+        """What `print(layer)` shows."""
+        return (
+            f"{self.group}, {self.in_channels} -> {self.out_channels}, heads={self.heads}, "
+            f"neighborhood={self.neighborhood}, dropout={self.dropout}, backend={self.backend!r}"
+        )
+
+
+class LiftingAttention(_Attention):
+    """Self-attention that takes images to signals on the group: offsets are seen as h^-1 (x_j - x_i).
+
+    Args:
+        group: the group H of the output's elements h.
+        in_channels: channels of the image.
+        out_channels: channels of the signal; a multiple of 4 (rows and columns share a head of half as many).
+        heads: number of heads.
+        neighborhood: odd side of the square around a pixel that it attends to; None for the whole image.
+        dropout: rate of attention dropout.
+        backend: see `gevit.attention`.
+
+    >>> import torch
+    >>> from gevit.groups import Dihedral
+    >>> LiftingAttention(Dihedral(4), 3, 8)(torch.randn(1, 3, 7, 9)).shape
+    torch.Size([1, 8, 8, 7, 9])
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        in_channels: int,
+        out_channels: int,
+        heads: int = 9,
+        neighborhood: int | None = 5,
+        dropout: float = 0.0,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__(group, in_channels, out_channels, heads, neighborhood, dropout, backend)
+        if self.head_channels % 2:
+            raise ValueError(
+                f"out_channels of a lifting layer must be a multiple of 4 (rows and columns share half of it), "
+                f"got {out_channels}; use {max(4, 4 * (out_channels // 4))} or {4 * (out_channels // 4) + 4}"
+            )
+        self.positions = PositionalEncoding(group, neighborhood, self.head_channels // 2)
+
+    def forward(
+        self, x: Float[Tensor, "batch channels height width"]
+    ) -> Float[Tensor, "batch out |H| height width"]:
+        """Lift images to the group."""
+        check_image(x, self.in_channels)
+        return self._attend(x.unsqueeze(2))
+
+
+class GroupAttention(_Attention):
+    """Self-attention on the group, with a positional encoding of offsets and elements.
+
+    Args:
+        group: the group H of the signal.
+        in_channels: channels of the input signal.
+        out_channels: channels of the output signal; even, at least 6.
+        heads: number of heads.
+        neighborhood: odd side of the square around a pixel that it attends to; None for the whole image.
+        encoding: `"ge"` (the paper), `"gsa"` (GSA-Nets, not equivariant) or `"relative"` (|H| times cheaper).
+        dropout: rate of attention dropout.
+        backend: see `gevit.attention`.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        in_channels: int,
+        out_channels: int,
+        heads: int = 9,
+        neighborhood: int | None = 5,
+        encoding: str = "ge",
+        dropout: float = 0.0,
+        backend: str = "auto",
+    ) -> None:
+        super().__init__(group, in_channels, out_channels, heads, neighborhood, dropout, backend)
+        check_choice("encoding", encoding, ENCODINGS)
+        part = self.head_channels // 3
+        if not part:
+            raise ValueError(
+                f"out_channels must be at least 6 (row, column and element share half of it), got {out_channels}"
+            )
+        self.positions = PositionalEncoding(
+            group, neighborhood, part, self.head_channels - 2 * part, encoding
+        )
+
+    def forward(
+        self, x: Float[Tensor, "batch channels |H| height width"]
+    ) -> Float[Tensor, "batch out |H| height width"]:
+        """Attend on the group."""
+        check_signal(x, self.in_channels, self.group)
+        return self._attend(x)
+
+
+class Norm(nn.GroupNorm):
+    """One norm over channels, group and space: what the paper calls layer normalisation."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(1, channels, eps=1e-12)
+
+
+class Crop(nn.Module):
+    """Removes `border` pixels on each side."""
+
+    def __init__(self, border: int) -> None:
+        super().__init__()
+        self.border = border
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Crop the last two axes."""
+        if not self.border:
+            return x
+        if min(x.shape[-2:]) <= 2 * self.border:
+            raise ValueError(
+                f"a {x.shape[-2]}x{x.shape[-1]} map is too small to crop {self.border} on each side; "
+                "use larger images"
+            )
+        return x[..., self.border : -self.border, self.border : -self.border]
+
+
+class Block(nn.Module):
+    """A transformer block: x + dropout(act(norm(attention(act(norm(x)))))), then y + norm(lin(act(norm(lin(y))))).
+
+    The attention branch and the shortcut are cropped by `crop` pixels; the shortcut is a linear map where the
+    widths differ.
+    """
+
+    def __init__(self, attention: GroupAttention, crop: int = 0, dropout: float = 0.0) -> None:
+        super().__init__()
+        width, hidden = attention.out_channels, attention.out_channels // 2
+        self.crop = crop
+        self.attention = nn.Sequential(
+            Norm(attention.in_channels),
+            nn.SiLU(),
+            attention,
+            Norm(width),
+            nn.SiLU(),
+            nn.Dropout(check_rate("dropout", dropout)),
+            Crop(crop),
+        )
+        same = attention.in_channels == width
+        self.shortcut = nn.Sequential(
+            nn.Identity() if same else Pointwise(attention.in_channels, width), Crop(crop)
+        )
+        self.mlp = nn.Sequential(
+            Pointwise(width, hidden), Norm(hidden), nn.SiLU(), Pointwise(hidden, width), Norm(width)
+        )
+
+    def forward(
+        self, x: Float[Tensor, "batch channels |H| height width"]
+    ) -> Float[Tensor, "batch out |H| rows columns"]:
+        """Apply the block."""
+        x = self.attention(x) + self.shortcut(x)
+        y: Tensor = self.mlp(x) + x
+        return y
+
+
+class MaxPool(nn.Module):
+    """Max-pooling that halves height and width and commutes exactly with quarter turns and flips.
+
+    An even side is cut into pairs. An odd side cannot be; dropping its last pixel, as is usual, breaks the symmetry.
+    Instead windows of 3 overlap by one, which is the same seen from either end and gives the usual size, (n - 1) / 2.
+    With `truncate`, the last pixel is dropped, as the authors' code does.
+    """
+
+    def __init__(self, truncate: bool = False) -> None:
+        super().__init__()
+        self.truncate = truncate
+
+    def forward(
+        self, x: Float[Tensor, "batch channels |H| height width"]
+    ) -> Float[Tensor, "batch channels |H| rows columns"]:
+        """Pool the last two axes; a side of 1 stays."""
+        sides = x.shape[-2:]
+        window = [side if side == 1 else 2 if side % 2 == 0 or self.truncate else 3 for side in sides]
+        stride = [min(side, 2) for side in sides]
+        return F.max_pool3d(x, (1, *window), (1, *stride))
+
+
+class InvariantPooling(nn.Module):
+    """Pools a signal over group and space, to what no rotation, reflection or translation of the group changes.
+
+    `"max_mean"` is the paper's: the maximum over the group, then the mean over space. `"sum_max"` is the authors'
+    code: the sum over space, then the maximum over the group.
+    """
+
+    def __init__(self, pooling: str = "max_mean") -> None:
+        super().__init__()
+        self.pooling = check_choice("pooling", pooling, POOLINGS)
+
+    def forward(self, x: Float[Tensor, "batch channels |H| height width"]) -> Float[Tensor, "batch channels"]:
+        """Pool over all axes but batch and channels."""
+        if self.pooling == "max_mean":
+            return x.amax(2).mean((-2, -1))
+        return x.sum((-2, -1)).amax(2)
+
+    def extra_repr(self) -> str:
+        """What `print(layer)` shows."""
+        return repr(self.pooling)
