@@ -6,10 +6,12 @@ package installs all the same and works in plain PyTorch.
 """
 
 import platform
+from pathlib import Path
 
 from setuptools import Extension, setup
 
-COMMON = ["-std=c++17", "-O3", "-fopenmp", "-fno-math-errno", "-fno-trapping-math"]
+KERNEL = Path("src/gevit/attention/kernel")
+COMMON = ["-std=c++17", "-O3", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-g0"]
 TARGETS = {"baseline": []}
 if platform.machine().lower() in {"x86_64", "amd64"}:
     TARGETS["avx2"] = ["-mavx2", "-mfma"]
@@ -19,7 +21,8 @@ setup(
     ext_modules=[
         Extension(
             f"gevit.attention._kernel_{target}",
-            sources=["src/gevit/attention/kernel/attend.cpp"],
+            sources=[str(KERNEL / "attend.cpp")],
+            depends=[str(header) for header in KERNEL.glob("*.h")],
             extra_compile_args=[*COMMON, *flags],
             extra_link_args=["-fopenmp"],
             language="c++",

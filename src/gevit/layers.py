@@ -124,7 +124,7 @@ class LiftingAttention(_Attention):
 
     def forward(
         self, x: Float[Tensor, "batch channels height width"]
-    ) -> Float[Tensor, "batch out |H| height width"]:
+    ) -> Float[Tensor, "batch out order height width"]:
         """Lift images to the group."""
         check_image(x, self.in_channels)
         return self._attend(x.unsqueeze(2))
@@ -167,8 +167,8 @@ class GroupAttention(_Attention):
         )
 
     def forward(
-        self, x: Float[Tensor, "batch channels |H| height width"]
-    ) -> Float[Tensor, "batch out |H| height width"]:
+        self, x: Float[Tensor, "batch channels order height width"]
+    ) -> Float[Tensor, "batch out order height width"]:
         """Attend on the group."""
         check_signal(x, self.in_channels, self.group)
         return self._attend(x)
@@ -229,8 +229,8 @@ class Block(nn.Module):
         )
 
     def forward(
-        self, x: Float[Tensor, "batch channels |H| height width"]
-    ) -> Float[Tensor, "batch out |H| rows columns"]:
+        self, x: Float[Tensor, "batch channels order height width"]
+    ) -> Float[Tensor, "batch out order rows columns"]:
         """Apply the block."""
         x = self.attention(x) + self.shortcut(x)
         y: Tensor = self.mlp(x) + x
@@ -250,8 +250,8 @@ class MaxPool(nn.Module):
         self.truncate = truncate
 
     def forward(
-        self, x: Float[Tensor, "batch channels |H| height width"]
-    ) -> Float[Tensor, "batch channels |H| rows columns"]:
+        self, x: Float[Tensor, "batch channels order height width"]
+    ) -> Float[Tensor, "batch channels order rows columns"]:
         """Pool the last two axes; a side of 1 stays."""
         sides = x.shape[-2:]
         window = [side if side == 1 else 2 if side % 2 == 0 or self.truncate else 3 for side in sides]
@@ -270,7 +270,7 @@ class InvariantPooling(nn.Module):
         super().__init__()
         self.pooling = check_choice("pooling", pooling, POOLINGS)
 
-    def forward(self, x: Float[Tensor, "batch channels |H| height width"]) -> Float[Tensor, "batch channels"]:
+    def forward(self, x: Float[Tensor, "batch channels order height width"]) -> Float[Tensor, "batch channels"]:
         """Pool over all axes but batch and channels."""
         if self.pooling == "max_mean":
             return x.amax(2).mean((-2, -1))

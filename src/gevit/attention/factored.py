@@ -7,49 +7,54 @@ small ones, and no tensor of size |H|^3 n^2 is ever needed in full:
     W[h, h^, j] = sum over h~ of  R[h, h~, h^] S[h, h~, j] C[h~, h^, j] / Z[h, h~]
     out[h]      = sum over (h^, j) of  W[h, h^, j] v[h^, j]
 
-Work goes in chunks of rows of one (image, head); the backward pass recomputes them. Maxima are subtracted from each
-factor; where they lie so far apart that a Z underflows, the chunk is computed from the full scores instead.
+Work goes in chunks of pixels of one (image, head); the backward pass recomputes them. With p = C S R / Z, dW = dout v^T and
+x = p dW, the gradient of a score is x - p sum(x), which is summed over h, h^ and j to those of the three parts. Maxima are
+subtracted from each factor; where they lie so far apart that a Z underflows, p is computed from the full scores instead.
+
+Axes: p = pixel of the chunk, v = h, q = h~, m = h^, j = neighbour. With own_query, q is the output itself and v has one
+entry.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gevit.encoding import Positions
 
-# Numbers that the largest temporary of a chunk may hold.
-CHUNK_NUMBERS = 2**22
+# Numbers that the largest temporary of a chunk may hold: small enough to stay in the cache of a core.
+CHUNK_NUMBERS = 2**18
 # Below this, a normaliser made of shifted factors has lost terms that count.
 UNDERFLOW = 1e-20
 
 
-class Chunk(NamedTuple):
-    """Some rows of one image and head."""
+class Window(NamedTuple):
+    """The neighbours of a chunk of pixels; an axis of one is shared by all pixels of the chunk."""
 
-    image: int
-    head: int
-    rows: slice
-    seed: int
+    pixels: slice
+    neighbor: Int[Tensor, "#p j"]  # which pixel of the image
+    offset: Int[Tensor, "#p j"]  # which offset of the neighbourhood
+    inside: Bool[Tensor, "p j"]  # whether it is in the image and in the neighbourhood
 
 
 def forward(
     query: Tensor, key: Tensor, value: Tensor, positions: Positions, scale: float, dropout: float, seed: int
 ) -> Tensor:
-    """Group attention, without a graph."""
+    """Group attention."""
     batch, channels, heads, _, height, width = query.shape
-    out = query.new_empty(batch, channels, heads, len(positions.offset_index), height, width)
-    with torch.no_grad():
-        for chunk in _chunks(query, key, positions, seed):
-            out[chunk.image, :, chunk.head, :, chunk.rows] = _attend(
-                query, key, value, positions, scale, dropout, chunk
-            )
-    return out
+    out = query.new_empty(batch, channels, heads, len(positions.offset_index), height * width)
+    planes = [x.flatten(-2) for x in (query, key, value)]
+    for image, head, window, chunk_seed in _chunks(query, key, positions, seed):
+        q, k, v = (x[image, :, head] for x in planes)
+        chunk = _Chunk.prepare(q, k, v, positions, window, scale)
+        mixed = chunk.mix(p * keep for p, keep in chunk.coefficients(dropout, chunk_seed))
+        out[image, :, head, :, window.pixels] = (mixed.flatten(2) @ chunk.v.flatten(1, 2)).permute(2, 1, 0)
+    return out.unflatten(-1, (height, width))
 
 
 def backward(
@@ -62,124 +67,188 @@ def backward(
     dropout: float,
     seed: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of query, key, value, space and element: each chunk is run again, with a graph."""
-    inputs = [query, key, value, positions.space, positions.element]
-    grads = [torch.zeros_like(x) for x in inputs]
-    for chunk in _chunks(query, key, positions, seed):
-        at = (slice(chunk.image, chunk.image + 1), slice(None), slice(chunk.head, chunk.head + 1))
-        windows = [at, at, at, slice(None), slice(None)]
-        leaves = [x[window].detach().requires_grad_() for x, window in zip(inputs, windows, strict=True)]
-        with torch.enable_grad():
-            local = positions._replace(space=leaves[3], element=leaves[4])
-            out = _attend(*leaves[:3], local, scale, dropout, chunk._replace(image=0, head=0))
-        upstream = grad[chunk.image, :, chunk.head, :, chunk.rows]
-        found = torch.autograd.grad(out, leaves, upstream, allow_unused=True)
-        for total, window, part in zip(grads, windows, found, strict=True):
-            if part is not None:
-                total[window] += part
-    return grads[0], grads[1], grads[2], grads[3], grads[4]
+    """Gradients of query, key, value, space and element."""
+    grads = [torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (query, key, value)]
+    d_space, d_element = (torch.zeros_like(x) for x in (positions.space, positions.element))
+    planes, grad_planes = [x.flatten(-2) for x in (query, key, value)], [x.flatten(-2) for x in grads]
+    grad = grad.flatten(-2)
+    for image, head, window, chunk_seed in _chunks(query, key, positions, seed):
+        q, k, v = (x[image, :, head] for x in planes)
+        chunk = _Chunk.prepare(q, k, v, positions, window, scale)
+        upstream = grad[image, :, head, :, window.pixels].permute(2, 1, 0)  # p v c
+        found = chunk.gradients(upstream, chunk.coefficients(dropout, chunk_seed))
+        d_query, d_key, d_value = (x[image, :, head] for x in grad_planes)
+        d_query[..., window.pixels] += scale * found[0].permute(2, 1, 0)
+        for total, part in ((d_key, found[1]), (d_value, found[2])):
+            # part: p|1 m j c, at the pixels window.neighbor
+            total.index_add_(2, window.neighbor.flatten(), part.permute(3, 1, 0, 2).flatten(2))
+        d_space += found[3]
+        d_element += found[4]
+    return grads[0], grads[1], grads[2], d_space, d_element
 
 
-def _chunks(query: Tensor, key: Tensor, positions: Positions, seed: int) -> Iterator[Chunk]:
+def _chunks(
+    query: Tensor, key: Tensor, positions: Positions, seed: int
+) -> Iterator[tuple[int, int, Window, int]]:
     batch, channels, heads, queries, height, width = query.shape
     outputs, offsets = positions.offset_index.shape
-    keys = key.shape[3]
-    per_row = width * offsets * keys * max(channels, outputs * (1 if positions.own_query else queries))
-    rows = max(1, CHUNK_NUMBERS // per_row)
-    for image in range(batch):
-        for head in range(heads):
-            for first in range(0, height, rows):
-                yield Chunk(image, head, slice(first, min(first + rows, height)), seed)
+    area = height * width
+    per_pixel = min(offsets, area) * key.shape[3] * max(channels, outputs, queries)
+    step = max(1, CHUNK_NUMBERS // per_pixel)
+    for first in range(0, area, step):
+        window = _window(slice(first, min(first + step, area)), height, width, offsets, query.device)
+        for image in range(batch):
+            for head in range(heads):
+                yield image, head, window, seed
                 seed += 1
 
 
-def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    positions: Positions,
-    scale: float,
-    dropout: float,
-    chunk: Chunk,
-) -> Float[Tensor, "c v y x"]:
-    """Attention at the pixels p of a chunk. Axes: v = h, q = h~ (per v with own_query), m = h^, j = neighbour."""
-    side = round(positions.offset_index.shape[1] ** 0.5)
-    rows, width = chunk.rows.stop - chunk.rows.start, query.shape[-1]
-    q = query[chunk.image, :, chunk.head, :, chunk.rows].flatten(-2).permute(2, 1, 0)  # p q c
-    k = _neighbors(key, side, chunk)  # p m c j
-    v = _neighbors(value, side, chunk)
-    space_channels = positions.space.shape[1]
-    keys, offsets = k.shape[1], k.shape[-1]
-
-    content = scale * torch.einsum("pqc,pmcj->pqmj", q, k)
-    inside = _inside(query, side, chunk)
-    content = content.masked_fill(~inside[:, None, None], -torch.inf)
-    # space and element: p q v ., with own_query p v 1 . so that "q" is the output itself
-    space = scale * q[..., :space_channels] @ positions.space.T
-    element = scale * q[..., space_channels:] @ positions.element.T
-    if positions.own_query:
-        space = space.gather(2, positions.offset_index.expand(len(q), -1, -1)).unsqueeze(2)
-        element = element.gather(2, positions.element_index[:, 0].expand(len(q), -1, -1)).unsqueeze(2)
-    else:
-        space = space[..., positions.offset_index]
-        queries = torch.arange(q.shape[1], device=q.device)[:, None, None]
-        if positions.element.numel():
-            element = element[:, queries, positions.element_index.transpose(0, 1)]
-        else:
-            element = space.new_zeros(1).expand(*space.shape[:-1], keys)
-
-    generator = torch.Generator(q.device).manual_seed(chunk.seed) if dropout else None
-    weights = _weights(content, space, element, dropout, generator)
-    mixed = torch.stack(weights, 1) if positions.own_query else sum(weights[1:], weights[0])
-    out = mixed.reshape(len(q), -1, keys * offsets) @ v.permute(0, 1, 3, 2).flatten(1, 2)
-    return out.permute(2, 1, 0).unflatten(-1, (rows, width))
-
-
-def _weights(
-    content: Float[Tensor, "p q m j"],
-    space: Float[Tensor, "p q v j"],
-    element: Float[Tensor, "p q v m"],
-    dropout: float,
-    generator: torch.Generator | None,
-) -> list[Tensor]:
-    """The attention weights of each query element h~, `[p, v, m, j]` (v squeezed out where it is one)."""
-    exp_content = (content - _top(content, (-2, -1))).exp()
-    exp_space = (space - _top(space, (-1,))).exp()
-    exp_element = (element - _top(element, (-1,))).exp()
-    normalizer = (exp_element * (exp_space @ exp_content.transpose(-1, -2))).sum(-1, keepdim=True)
-    direct = bool((normalizer < UNDERFLOW).any())
-    ratio = exp_element / normalizer if not direct else element
-    weights = []
-    for h in range(content.shape[1]):
-        if direct:
-            score = content[:, h, None] + space[:, h, :, None] + element[:, h, :, :, None]
-            weight = score.flatten(-2).softmax(-1).view_as(score)
-        else:
-            weight = ratio[:, h, :, :, None] * exp_space[:, h, :, None] * exp_content[:, h, None]
-        if dropout:
-            keep = torch.rand(weight.shape, generator=generator, device=weight.device) >= dropout
-            weight = weight * keep / (1 - dropout)
-        weights.append(weight)
-    return weights
-
-
-def _top(x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """The maximum, as a constant: shifting a factor by it changes no result."""
-    return x.detach().amax(axes, keepdim=True)
-
-
-def _neighbors(x: Tensor, side: int, chunk: Chunk) -> Float[Tensor, "p m c j"]:
-    """The neighbourhoods of a chunk's pixels."""
+def _window(pixels: slice, height: int, width: int, offsets: int, device: torch.device) -> Window:
+    """Neighbours are the offsets of the neighbourhood or, where those are more, all pixels of the image."""
+    side = round(offsets**0.5)
     radius = side // 2
-    height = x.shape[-2]
-    top, bottom = chunk.rows.start - radius, chunk.rows.stop + radius
-    window = x[chunk.image, :, chunk.head, :, max(top, 0) : min(bottom, height)]
-    padded = F.pad(window, (radius, radius, max(-top, 0), max(bottom - height, 0)))
-    patches = padded.unfold(-2, side, 1).unfold(-2, side, 1)  # c m y x a b
-    return patches.permute(2, 3, 1, 0, 4, 5).flatten(4, 5).flatten(0, 1)
+    pixel = torch.arange(pixels.start, pixels.stop, device=device)[:, None]
+    if offsets <= height * width:
+        offset = torch.arange(offsets, device=device)[None]
+        row, column = pixel // width + offset // side - radius, pixel % width + offset % side - radius
+        inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+        return Window(pixels, (row * width + column).where(inside, 0), offset, inside)
+    neighbor = torch.arange(height * width, device=device)[None]
+    row, column = neighbor // width - pixel // width + radius, neighbor % width - pixel % width + radius
+    inside = (row >= 0) & (row < side) & (column >= 0) & (column < side)
+    return Window(pixels, neighbor, (row * side + column).where(inside, 0), inside)
 
 
-def _inside(x: Tensor, side: int, chunk: Chunk) -> Float[Tensor, "p j"]:
-    """Which neighbours of a chunk's pixels are in the image."""
-    ones = torch.ones_like(x[:1, :1, :1, :1], dtype=torch.bool)
-    return _neighbors(ones, side, chunk._replace(image=0, head=0))[:, 0, 0]
+@dataclass(frozen=True)
+class _Chunk:
+    """Some pixels of one image and head: their vectors, and the three parts of their scores."""
+
+    q: Float[Tensor, "p q c"]  # scaled
+    k: Float[Tensor, "#p m j c"]
+    v: Float[Tensor, "#p m j c"]
+    content: Float[Tensor, "p q m j"]
+    space: Float[Tensor, "p q v j"]
+    element: Float[Tensor, "p q v m"]
+    positions: Positions
+    offset_index: Int[Tensor, "#p #q v j"]
+    element_index: Int[Tensor, "1 q v m"]
+
+    @classmethod
+    def prepare(
+        cls,
+        query: Float[Tensor, "c q pixels"],
+        key: Float[Tensor, "c m pixels"],
+        value: Float[Tensor, "c m pixels"],
+        positions: Positions,
+        window: Window,
+        scale: float,
+    ) -> _Chunk:
+        q = scale * query[..., window.pixels].permute(2, 1, 0)
+        k = key[..., window.neighbor].permute(2, 1, 3, 0)
+        v = value[..., window.neighbor].permute(2, 1, 3, 0)
+        content = (q @ k.flatten(1, 2).transpose(1, 2)).unflatten(-1, k.shape[1:3])
+        content = content.masked_fill(~window.inside[:, None, None], -torch.inf)
+
+        # Dot products with the distinct vectors, read in the order of each output element.
+        offset_index = positions.offset_index[:, window.offset].transpose(0, 1)  # p|1 v j
+        element_index = positions.element_index  # v q m
+        if positions.own_query:
+            offset_index = offset_index[:, :, None]
+        else:
+            offset_index, element_index = offset_index[:, None], element_index.transpose(0, 1)
+        parts = positions.space.shape[1]
+        space = _read(q[..., :parts] @ positions.space.T, offset_index)
+        if positions.element.numel():
+            element = _read(q[..., parts:] @ positions.element.T, element_index[None])
+        else:
+            element = space.new_zeros(*space.shape[:-1], k.shape[1])
+        return cls(q, k, v, content, space, element, positions, offset_index, element_index[None])
+
+    def coefficients(self, dropout: float, seed: int) -> Iterator[tuple[Tensor, Tensor | float]]:
+        """For each query element h~, the softmax `[p, v, m, j]` and what dropout multiplies it with."""
+        generator = torch.Generator(self.q.device).manual_seed(seed) if dropout else None
+        exp_content = (self.content - self.content.amax((-2, -1), keepdim=True)).exp()
+        exp_space = (self.space - self.space.amax(-1, keepdim=True)).exp()
+        exp_element = (self.element - self.element.amax(-1, keepdim=True)).exp()
+        normalizer = (exp_element * (exp_space @ exp_content.transpose(-1, -2))).sum(-1, keepdim=True)
+        underflow = bool((normalizer < UNDERFLOW).any())
+        ratio = exp_element / normalizer
+        keep: Tensor | float = 1.0
+        for h in range(self.q.shape[1]):
+            if underflow:
+                score = self.content[:, h, None] + self.space[:, h, :, None] + self.element[:, h, :, :, None]
+                p = score.flatten(-2).softmax(-1).view_as(score)
+            else:
+                p = ratio[:, h, :, :, None] * exp_space[:, h, :, None] * exp_content[:, h, None]
+            if generator is not None:
+                kept = torch.rand(p.shape, generator=generator, device=p.device) >= dropout
+                keep = kept.to(p) / (1 - dropout)
+            yield p, keep
+
+    def mix(self, weights: Iterator[Float[Tensor, "p v m j"]]) -> Float[Tensor, "p v m j"]:
+        """The weights of each output, summed over its queries."""
+        if self.positions.own_query:
+            return torch.cat(list(weights), 1)
+        mixed = next(weights)
+        for weight in weights:
+            mixed += weight
+        return mixed
+
+    def gradients(
+        self, upstream: Float[Tensor, "p v c"], coefficients: Iterator[tuple[Tensor, Tensor | float]]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Gradients of the (scaled) queries, of keys and values at their neighbours, of space and element."""
+        d_weight = (upstream @ self.v.flatten(1, 2).transpose(1, 2)).unflatten(-1, self.v.shape[1:3])
+        d_content, d_space, d_element = (torch.empty_like(x) for x in (self.content, self.space, self.element))
+        weights = []
+        for h, (p, keep) in enumerate(coefficients):
+            weight = p * keep
+            x = weight * (d_weight[:, h : h + 1] if self.positions.own_query else d_weight)
+            d_score = x - p * x.sum((-2, -1), keepdim=True)
+            d_content[:, h], d_space[:, h], d_element[:, h] = (
+                d_score.sum(1),
+                d_score.sum(2),
+                d_score.sum(3),
+            )
+            if self.positions.own_query or not weights:
+                weights.append(weight)
+            else:
+                weights[0] += weight
+        mixed = torch.cat(weights, 1)  # p v m j
+
+        d_key = _outer(d_content, self.q, self.k)
+        d_value = _outer(mixed, upstream, self.v)
+        d_query = d_content.flatten(2) @ self.k.flatten(1, 2)
+        parts = self.positions.space.shape[1]
+        read = [(d_space, self.offset_index, self.positions.space, slice(None, parts))]
+        if self.positions.element.numel():
+            read.append((d_element, self.element_index, self.positions.element, slice(parts, None)))
+        d_vectors = [torch.zeros_like(self.positions.space), torch.zeros_like(self.positions.element)]
+        for total, (d_read, index, vectors, channels) in zip(d_vectors, read, strict=False):
+            d_dot = _unread(d_read, index, len(vectors))
+            d_query[..., channels] += d_dot @ vectors
+            total += d_dot.flatten(0, 1).T @ self.q[..., channels].flatten(0, 1)
+        return d_query, d_key, d_value, d_vectors[0], d_vectors[1]
+
+
+def _outer(
+    weight: Float[Tensor, "p a m j"], vectors: Float[Tensor, "p a c"], like: Float[Tensor, "#p m j c"]
+) -> Float[Tensor, "#p m j c"]:
+    """Sum over a (and over pixels where neighbours are shared) of weight times vector."""
+    if len(like) == 1:
+        return torch.einsum("pamj,pac->mjc", weight, vectors)[None]
+    return torch.einsum("pamj,pac->pmjc", weight, vectors)
+
+
+def _read(values: Float[Tensor, "p q n"], index: Int[Tensor, "#p #q v k"]) -> Float[Tensor, "p q v k"]:
+    """Look up `values` along their last axis, for every pixel and query."""
+    flat = index.flatten(2).expand(*values.shape[:2], -1)
+    return values.gather(2, flat).unflatten(2, index.shape[2:])
+
+
+def _unread(
+    grad: Float[Tensor, "p q v k"], index: Int[Tensor, "#p #q v k"], size: int
+) -> Float[Tensor, "p q n"]:
+    """The gradient of `_read`."""
+    flat = index.flatten(2).expand(*grad.shape[:2], -1)
+    return grad.new_zeros(*grad.shape[:2], size).scatter_add_(2, flat, grad.flatten(2))

@@ -94,7 +94,7 @@ class GroupTransformer(nn.Module):
 
     def forward_features(
         self, x: Float[Tensor, "batch channels height width"]
-    ) -> dict[str, Float[Tensor, "batch width |H| rows columns"]]:
+    ) -> dict[str, Float[Tensor, "batch width order rows columns"]]:
         """Every intermediate feature map by name, from `"lifting"` to `"classes"`; each one is equivariant."""
         return dict(self._maps(x))
 

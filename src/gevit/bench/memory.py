@@ -1,0 +1,56 @@
+"""Memory of this process and of the machine, in bytes, and what the reference backend will need of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+# Copies of the coefficients that the reference holds at once: of the layer at work, and, in training, of every layer.
+COPIES_AT_WORK = 4
+COPIES_KEPT = 4
+FLOAT = 4
+# Share of the available memory that a case may take.
+LARGEST_SHARE = 0.8
+
+
+def resident() -> int:
+    """The memory this process holds now (where the system does not tell: the most it has held)."""
+    return _read("/proc/self/status", "VmRSS") or peak()
+
+
+def peak() -> int:
+    """The most memory this process has held.
+
+    `getrusage` is the second choice: on Linux a process inherits the peak of the one that started it.
+    """
+    if known := _read("/proc/self/status", "VmHWM"):
+        return known
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def available() -> int:
+    """The memory that a new process can have without swapping."""
+    return _read("/proc/meminfo", "MemAvailable") or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def reference_need(coefficients: list[int], train: bool) -> int:
+    """About what the reference needs, from the number of coefficients of each attention layer."""
+    kept = COPIES_KEPT * sum(coefficients) if train else 0
+    return FLOAT * (kept + COPIES_AT_WORK * max(coefficients))
+
+
+def refusal(need: int, free: int) -> str | None:
+    """Why a case that needs so much should not be started, if it should not."""
+    return f"needs about {need / 2**30:.0f} GB" if need > LARGEST_SHARE * free else None
+
+
+def _read(path: str, field: str) -> int | None:
+    """A field of a `/proc` file, which counts in KiB."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":")), None)

@@ -1,0 +1,377 @@
+"""Every backend of the one attention function against the literal reference."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import gevit
+from gevit.attention import attend, factored, native
+from gevit.encoding import PositionalEncoding, Positions
+from gevit.groups import Cyclic, Dihedral, Group
+
+FAST = [
+    "factored",
+    pytest.param("native", marks=pytest.mark.skipif(not native.is_available(), reason=native.REASON)),
+]
+ORDERS = st.one_of(st.integers(1, 9).map(Cyclic), st.integers(1, 5).map(Dihedral))
+
+
+class Problem(NamedTuple):
+    """Inputs of `attend`; the last axis of `query` is not contiguous in memory."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    encoding: PositionalEncoding
+
+    def inputs(self) -> list[Tensor]:
+        return [self.query, self.key, self.value, *self.encoding.parameters()]
+
+    def attend(self, backend: str, dropout: float = 0.0, scale: float = 0.4) -> Tensor:
+        positions = self.encoding(*self.query.shape[-2:])
+        return attend(
+            self.query, self.key, self.value, positions, scale=scale, dropout=dropout, backend=backend
+        )
+
+
+def make_problem(
+    group: Group = Cyclic(4),  # noqa: B008
+    encoding: str = "ge",
+    size: tuple[int, int] = (6, 5),
+    neighborhood: int | None = 3,
+    batch: int = 2,
+    heads: int = 2,
+    part: int = 2,
+    dtype: torch.dtype = torch.float32,
+    magnitude: float = 1.0,
+) -> Problem:
+    """A problem of lifting (`encoding="lifting"`) or of group attention."""
+    lifting = encoding == "lifting"
+    channels = 2 * part + (0 if lifting else part + 1)
+    order = 1 if lifting else group.order
+    positions = PositionalEncoding(
+        group, neighborhood, part, 0 if lifting else part + 1, "ge" if lifting else encoding
+    ).to(dtype)
+
+    def tensor() -> Tensor:
+        x = magnitude * torch.randn(batch, channels, heads, order, size[1], size[0], dtype=dtype)
+        return x.transpose(-1, -2).requires_grad_()
+
+    return Problem(tensor(), tensor(), tensor(), positions)
+
+
+def gradients(problem: Problem, out: Tensor) -> list[Tensor]:
+    weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out).sin()
+    found = torch.autograd.grad((out * weight).sum(), problem.inputs())
+    return list(found)
+
+
+def relative(found: Tensor, wanted: Tensor, floor: float = 1e-30) -> float:
+    if not wanted.numel():
+        return 0.0
+    return float((found - wanted).abs().max() / wanted.abs().max().clamp_min(floor))
+
+
+@pytest.mark.parametrize("backend", FAST)
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    group=ORDERS,
+    encoding=st.sampled_from(["ge", "gsa", "relative", "lifting"]),
+    size=st.tuples(st.sampled_from([1, 2, 3, 5, 7, 16, 17]), st.sampled_from([1, 3, 4, 11, 19])),
+    neighborhood=st.sampled_from([1, 3, 5, 7, 25, None]),
+    batch=st.integers(1, 2),
+    heads=st.sampled_from([1, 2, 3]),
+    part=st.integers(1, 5),
+)
+def test_agrees_with_reference(
+    backend: str,
+    group: Group,
+    encoding: str,
+    size: tuple[int, int],
+    neighborhood: int | None,
+    batch: int,
+    heads: int,
+    part: int,
+) -> None:
+    if group.order**3 * size[0] ** 2 * size[1] ** 2 > 4e6:
+        size, neighborhood = (5, 7), 3 if neighborhood is None else min(neighborhood, 3)
+    problem = make_problem(group, encoding, size, neighborhood, batch, heads, part)
+    wanted, found = problem.attend("reference"), problem.attend(backend)
+    assert relative(found, wanted) < 1e-5
+    scale = max(float(g.abs().max()) for g in gradients(problem, wanted)[:3])
+    for mine, theirs in zip(gradients(problem, found), gradients(problem, wanted), strict=True):
+        # Where all softmaxes have one entry, gradients are zero but for rounding.
+        assert relative(mine, theirs, floor=1e-3 * scale) < 1e-4
+
+
+@pytest.mark.parametrize("encoding", ["ge", "gsa", "relative", "lifting"])
+@pytest.mark.parametrize("neighborhood", [3, None])
+def test_gradcheck_of_factored(encoding: str, neighborhood: int | None) -> None:
+    problem = make_problem(Dihedral(2), encoding, (3, 2), neighborhood, 1, 1, 1, torch.float64)
+    positions = problem.encoding(3, 2)
+
+    def function(q: Tensor, k: Tensor, v: Tensor, space: Tensor, element: Tensor) -> Tensor:
+        local = positions._replace(space=space, element=element)
+        return attend(q, k, v, local, scale=0.7, backend="factored")
+
+    parts = [x.detach().requires_grad_() for x in (positions.space, positions.element)]
+    assert torch.autograd.gradcheck(function, (problem.query, problem.key, problem.value, *parts))
+
+
+@pytest.mark.parametrize("backend", FAST)
+@pytest.mark.parametrize("encoding", ["ge", "relative", "lifting"])
+@pytest.mark.parametrize("magnitude", [10.0, 100.0])
+def test_large_scores_are_finite_and_right(backend: str, encoding: str, magnitude: float) -> None:
+    """Scores up to 1e4 or more: factors underflow on their own, and the softmax is nearly one-hot."""
+    problem = make_problem(Cyclic(4), encoding, neighborhood=5, magnitude=magnitude)
+    double = Problem(
+        *(x.detach().double().requires_grad_() for x in problem[:3]),  # type: ignore[arg-type]
+        copy.deepcopy(problem.encoding).double(),
+    )
+    wanted, found = double.attend("reference"), problem.attend(backend)
+    # A float32 score of 1e4 is known to about 1e-3, and so is the log of a coefficient.
+    tolerance = 1e-6 * magnitude**2 + 1e-5
+    assert relative(found.double(), wanted) < tolerance
+    for mine, theirs in zip(gradients(problem, found), gradients(double, wanted), strict=True):
+        assert mine.isfinite().all()
+        assert relative(mine.double(), theirs, floor=1e-3) < 10 * tolerance
+
+
+def opposed(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Positions]:
+    """A problem whose content and positions point to opposite ends, so that every product of factors underflows."""
+    problem = make_problem(Cyclic(4), "ge", (4, 6), 5, 1, 1, 2, dtype)
+    positions = problem.encoding(4, 6)
+    q, k, v = (x.detach().clone() for x in problem[:3])  # type: ignore[misc]
+    positions = Positions(positions.space.detach(), positions.element.detach(), *positions[2:])
+    space = torch.zeros_like(positions.space)
+    space[:, 0] = torch.linspace(-1, 1, len(space), dtype=dtype) * 400
+    q[:, 0] = 1
+    k[:, 0] = -torch.linspace(-1, 1, 24, dtype=dtype).view(4, 6) * 400
+    return q, k, v, positions._replace(space=space)
+
+
+@pytest.mark.parametrize("backend", FAST)
+def test_opposed_factors_do_not_underflow(backend: str) -> None:
+    q, k, v, positions = opposed(torch.float32)
+    found = attend(q, k, v, positions, scale=1.0, backend=backend)
+    wanted = attend(*(x.double() for x in (q, k, v)), _double(positions), scale=1.0, backend="reference")
+    assert relative(found.double(), wanted) < 1e-4
+
+
+def _double(positions: Positions) -> Positions:
+    return positions._replace(space=positions.space.double(), element=positions.element.double())
+
+
+class TestDropout:
+    @pytest.mark.parametrize("backend", ["reference", *FAST])
+    @pytest.mark.parametrize("encoding", ["ge", "relative", "lifting"])
+    def test_mean_and_variance(self, backend: str, encoding: str) -> None:
+        """Over many draws out has the mean of no dropout and the variance p/(1-p) * sum of (weight v)^2."""
+        p, draws = 0.25, 400
+        problem = make_problem(Cyclic(4), encoding, (3, 3), 3, 1, 1, 1)
+        problem = Problem(*(x.detach()[:, :, :, :, :, :] for x in problem[:3]), problem.encoding)  # type: ignore[arg-type]
+        with torch.no_grad():
+            plain = problem.attend(backend)
+            many = Problem(*(x.expand(draws, *x.shape[1:]) for x in problem[:3]), problem.encoding)  # type: ignore[arg-type]
+            dropped = many.attend(backend, dropout=p)
+            variance = p / (1 - p) * self._sum_of_squares(problem)
+        error = (dropped.mean(0) - plain[0]).abs() / (variance.sqrt() / draws**0.5)
+        assert error.max() < 5
+        ratio = dropped.var(0) / variance
+        assert 0.95 < ratio.mean() < 1.05
+        assert ratio.max() < 2
+
+    @staticmethod
+    def _sum_of_squares(problem: Problem) -> Tensor:
+        """sum over (h~, h^, j) of (coefficient * v)^2, by differentiating the reference's own mixing."""
+        q, k, v, encoding = problem
+        positions = encoding(*q.shape[-2:])
+        total = torch.zeros(q.shape[1], len(positions.offset_index), *q.shape[-2:])
+        queries = range(q.shape[3]) if not positions.own_query else [None]
+        for h in queries:
+            # One query element at a time: the coefficients of the others are removed by attending without them.
+            if h is None:
+                part_q, part_positions = q, positions
+            else:
+                part_q = q[:, :, :, h : h + 1]
+                part_positions = positions._replace(element_index=positions.element_index[:, h : h + 1])
+            for m in range(k.shape[3]):
+                for pixel in range(q.shape[-2] * q.shape[-1]):
+                    one = torch.zeros_like(v)
+                    one.flatten(-2)[:, :, :, m, pixel] = 1
+                    weight = attend(part_q, k, one, part_positions, scale=0.4, backend="reference")[0, :1, 0]
+                    total += (weight * v.flatten(-2)[0, :, 0, m, pixel][:, None, None, None]) ** 2
+        return total.unsqueeze(1)
+
+    @pytest.mark.parametrize("backend", FAST)
+    def test_zero_rate_equals_none_and_seeds_repeat(self, backend: str) -> None:
+        problem = make_problem()
+        assert torch.equal(problem.attend(backend, 0.0), problem.attend(backend))
+        torch.manual_seed(1)
+        first = problem.attend(backend, 0.3)
+        second = problem.attend(backend, 0.3)
+        torch.manual_seed(1)
+        assert torch.equal(problem.attend(backend, 0.3), first)
+        assert not torch.equal(first, second)
+
+    @pytest.mark.parametrize("backend", FAST)
+    @pytest.mark.parametrize("encoding", ["ge", "relative", "lifting"])
+    def test_backward_has_the_mask_of_forward(self, backend: str, encoding: str) -> None:
+        """Finite differences with a fixed seed: they are far off if the masks differ."""
+        problem = make_problem(encoding=encoding)
+        for x in problem.inputs()[:3]:
+            direction = torch.randn_like(x)
+
+            def at(step: float, x: Tensor = x, direction: Tensor = direction) -> Tensor:
+                torch.manual_seed(3)
+                moved = [y + step * direction if y is x else y for y in problem[:3]]
+                return Problem(*moved, problem.encoding).attend(backend, 0.5).sum()  # type: ignore[arg-type]
+
+            slope = (at(1e-2) - at(-1e-2)) / 2e-2
+            (grad,) = torch.autograd.grad(at(0.0), x)
+            torch.testing.assert_close((grad * direction).sum(), slope, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("backend", FAST)
+def test_bitwise_repeatable_for_any_number_of_threads(backend: str) -> None:
+    problem = make_problem(Dihedral(4), size=(9, 7), neighborhood=5, batch=3)
+    threads, results = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 3, 2):
+            torch.set_num_threads(count)
+            torch.manual_seed(0)
+            out = problem.attend(backend, 0.1)
+            results.append([out, *gradients(problem, out)[:3]])
+    finally:
+        torch.set_num_threads(threads)
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+@pytest.mark.parametrize("backend", FAST)
+def test_two_threads_at_once(backend: str) -> None:
+    layer = gevit.GroupAttention(Cyclic(4), 6, 12, heads=3, backend=backend).eval()
+    inputs = [torch.randn(2, 6, 4, 9, size) for size in (8, 11)]
+    wanted = [layer(x) for x in inputs]
+    wrong: list[int] = []
+
+    def work(index: int) -> None:
+        for _ in range(20):
+            if not torch.equal(layer(inputs[index]), wanted[index]):
+                wrong.append(index)
+
+    workers = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("backend", ["reference", *FAST])
+@pytest.mark.parametrize("encoding", ["ge", "relative"])
+def test_empty_batch(backend: str, encoding: str) -> None:
+    problem = make_problem(encoding=encoding, batch=0)
+    out = problem.attend(backend)
+    assert out.shape == (0, 7, 2, 4, 6, 5)
+    assert all(g.isfinite().all() for g in gradients(problem, out))
+
+
+@pytest.mark.parametrize("backend", FAST)
+def test_operator_is_well_formed(backend: str) -> None:
+    """PyTorch's own check of schema, fake implementation and autograd registration."""
+    problem = make_problem(size=(4, 3))
+    positions = [
+        x.detach().requires_grad_() if isinstance(x, Tensor) and x.is_floating_point() else x
+        for x in problem.encoding(4, 3)
+    ]
+    arguments = (*problem[:3], *positions, torch.zeros(1, dtype=torch.long), 0.5, 0.0, backend)
+    torch.library.opcheck(
+        torch.ops.gevit.attend.default,
+        arguments,
+        test_utils=["test_schema", "test_autograd_registration", "test_faketensor"],
+    )
+
+
+@pytest.mark.parametrize("backend", FAST)
+def test_export(backend: str) -> None:
+    """torch.export sees the layer as shapes and one opaque operator."""
+    layer = gevit.GroupAttention(Cyclic(4), 6, 12, heads=3, backend=backend).eval()
+    x = torch.randn(2, 6, 4, 7, 7)
+    exported = torch.export.export(layer, (x,))
+    assert "gevit.attend" in str(exported.graph)
+    torch.testing.assert_close(exported.module()(x), layer(x))
+
+
+def test_half_precision_is_computed_in_single() -> None:
+    problem = make_problem()
+    half = Problem(*(x.detach().bfloat16() for x in problem[:3]), problem.encoding.bfloat16())  # type: ignore[arg-type]
+    single = Problem(*(x.float() for x in half[:3]), copy.deepcopy(half.encoding).float())  # type: ignore[arg-type]
+    out = half.attend("auto")
+    assert out.dtype == torch.bfloat16
+    assert relative(out.float(), single.attend("reference")) < 2e-2
+
+
+def test_factored_runs_in_bounded_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of one pixel give what one chunk gives."""
+    problem = make_problem(size=(5, 4), neighborhood=5)
+    whole = problem.attend("factored")
+    monkeypatch.setattr(factored, "CHUNK_NUMBERS", 1)
+    pixelwise = problem.attend("factored")
+    torch.testing.assert_close(pixelwise, whole)
+    for a, b in zip(gradients(problem, pixelwise), gradients(problem, whole), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+class TestChoice:
+    def test_unknown_backend(self) -> None:
+        with pytest.raises(ValueError, match=r"unknown backend 'natve'; valid: auto, .*did you mean 'native'"):
+            make_problem().attend("natve")
+
+    def test_native_refuses_what_it_does_not_serve(self) -> None:
+        with pytest.raises(ValueError, match=r"native backend serves float32 on the CPU, got torch.float64"):
+            make_problem(dtype=torch.float64).attend("native")
+
+    def test_without_the_kernel_auto_is_factored_with_one_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        native._library.cache_clear()
+        monkeypatch.setattr(native, "_TARGETS", {})
+        monkeypatch.setattr(native.importlib.machinery, "EXTENSION_SUFFIXES", [".none"])
+        try:
+            problem = make_problem()
+            with pytest.warns(UserWarning, match=r"without its CPU kernel.*install g\+\+"):
+                out = problem.attend("auto")
+            assert torch.equal(out, problem.attend("factored"))
+            with pytest.raises(ValueError, match="the native backend is not built"):
+                problem.attend("native")
+        finally:
+            native._library.cache_clear()
+
+
+def test_layer_trains_under_every_backend() -> None:
+    """A few steps of a small network take the same path, to rounding, whatever the backend."""
+    losses = {}
+    for backend in ("reference", "factored", "auto"):
+        torch.manual_seed(0)
+        layer = nn.Sequential(
+            gevit.LiftingAttention(Cyclic(4), 1, 8, heads=2, neighborhood=3, backend=backend),
+            nn.SiLU(),
+            gevit.GroupAttention(Cyclic(4), 8, 8, heads=2, neighborhood=3, backend=backend),
+        )
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+        x, y = torch.randn(2, 1, 6, 6), torch.randn(2, 8, 4, 6, 6)
+        for _ in range(5):
+            loss = (layer(x) - y).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        losses[backend] = float(loss.detach())
+    assert losses["factored"] == pytest.approx(losses["reference"], rel=1e-5)
+    assert losses["auto"] == pytest.approx(losses["reference"], rel=1e-5)

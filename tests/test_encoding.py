@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gevit.encoding import PositionalEncoding, element_table, offset_table
+from gevit.groups import Cyclic, Dihedral, Group
+
+GROUPS: list[Group] = [Cyclic(1), Cyclic(3), Cyclic(4), Cyclic(8), Cyclic(12), Dihedral(1), Dihedral(3), Dihedral(4)]
+
+
+def _is_invariant(encoding: str, group: Group) -> bool:
+    """Whether acting on h, h~ and h^ by the same element leaves what rho_P sees: what equivariance needs."""
+    table = element_table(encoding, group)
+    return all(
+        torch.equal(
+            table[moved][:, moved if table.shape[1] > 1 else slice(None)][:, :, moved],
+            table,
+        )
+        for moved in group.product
+    )
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=str)
+def test_ge_and_relative_are_invariant_and_gsa_is_not(group: Group) -> None:
+    assert _is_invariant("ge", group)
+    assert _is_invariant("relative", group)
+    assert _is_invariant("gsa", group) == (group.order == 1)
+
+
+def test_tables_are_the_papers_for_rotations() -> None:
+    h, query, key = torch.meshgrid(*[torch.arange(8)] * 3, indexing="ij")
+    assert torch.equal(element_table("ge", Cyclic(8)), (-h + 2 * query - key) % 8)
+    assert torch.equal(element_table("gsa", Cyclic(8)), (h - query + key) % 8)
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=str)
+@pytest.mark.parametrize("neighborhood", [1, 3, 5, 7])
+def test_offsets_are_turned_by_the_inverse(group: Group, neighborhood: int) -> None:
+    table = offset_table(group, neighborhood)
+    radius = neighborhood // 2
+    offsets = np.stack([table.rows[table.row_index], table.columns[table.column_index]], -1)
+    grid = np.stack(np.meshgrid(*[np.linspace(-1, 1, neighborhood) * (radius > 0)] * 2, indexing="ij"), -1)
+    for element in range(group.order):
+        wanted = grid.reshape(-1, 2) @ np.linalg.inv(group.matrices[element].numpy()).T
+        np.testing.assert_allclose(offsets[table.index[element]], wanted, atol=1e-14)
+
+
+@pytest.mark.parametrize(("group", "cosets"), [(Cyclic(4), 1), (Dihedral(4), 1), (Cyclic(8), 2), (Cyclic(16), 4)])
+def test_quarter_turns_and_flips_share_their_offsets(group: Group, cosets: int) -> None:
+    """Bit for bit: every coset reads one set of numbers, so that its encodings are equal and not nearly equal."""
+    assert len(offset_table(group, 5).row_index) == 25 * cosets
+
+
+def test_global_encoding_follows_the_image() -> None:
+    encoding = PositionalEncoding(Cyclic(4), None, 3)
+    assert encoding(4, 6).offset_index.shape == (4, 11**2)
+    assert encoding(1, 1).offset_index.shape == (4, 1)
+
+
+def test_state_holds_no_tables() -> None:
+    names = set(PositionalEncoding(Cyclic(4), 5, 3, 4).state_dict())
+    assert {name.split(".")[0] for name in names} == {"row", "column", "element"}
+
+
+def test_unknown_encoding() -> None:
+    with pytest.raises(ValueError, match="unknown encoding 'absolute'; valid: ge, gsa, relative"):
+        element_table("absolute", Cyclic(4))
