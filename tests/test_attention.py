@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import threading
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
@@ -25,21 +25,25 @@ ORDERS = st.one_of(st.integers(1, 9).map(Cyclic), st.integers(1, 5).map(Dihedral
 
 
 class Problem(NamedTuple):
-    """Inputs of `attend`; the last axis of `query` is not contiguous in memory."""
+    """Inputs of `attend`, all of them leaves; query, key and value are not contiguous in memory."""
 
     query: Tensor
     key: Tensor
     value: Tensor
-    encoding: PositionalEncoding
+    positions: Positions
 
     def inputs(self) -> list[Tensor]:
-        return [self.query, self.key, self.value, *self.encoding.parameters()]
+        parts = [self.query, self.key, self.value, self.positions.space, self.positions.element]
+        return [x for x in parts if x.numel() or x.ndim == 6]  # lifting has no element vectors
 
     def attend(self, backend: str, dropout: float = 0.0, scale: float = 0.4) -> Tensor:
-        positions = self.encoding(*self.query.shape[-2:])
-        return attend(
-            self.query, self.key, self.value, positions, scale=scale, dropout=dropout, backend=backend
-        )
+        return attend(*self, scale=scale, dropout=dropout, backend=backend)
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Problem:
+        """The problem with `function` of each of its floating-point inputs."""
+        space, element = function(self.positions.space), function(self.positions.element)
+        positions = self.positions._replace(space=space, element=element)
+        return Problem(function(self.query), function(self.key), function(self.value), positions)
 
 
 def make_problem(
@@ -57,27 +61,35 @@ def make_problem(
     lifting = encoding == "lifting"
     channels = 2 * part + (0 if lifting else part + 1)
     order = 1 if lifting else group.order
-    positions = PositionalEncoding(
+    positions: Positions = PositionalEncoding(
         group, neighborhood, part, 0 if lifting else part + 1, "ge" if lifting else encoding
-    ).to(dtype)
+    ).to(dtype)(*size)
 
     def tensor() -> Tensor:
         x = magnitude * torch.randn(batch, channels, heads, order, size[1], size[0], dtype=dtype)
         return x.transpose(-1, -2).requires_grad_()
 
-    return Problem(tensor(), tensor(), tensor(), positions)
+    problem = Problem(tensor(), tensor(), tensor(), positions)
+    return problem._replace(positions=problem.map(lambda x: x.detach().requires_grad_()).positions)
 
 
 def gradients(problem: Problem, out: Tensor) -> list[Tensor]:
     weight = torch.linspace(-1, 1, out.numel(), dtype=out.dtype).view_as(out).sin()
-    found = torch.autograd.grad((out * weight).sum(), problem.inputs())
-    return list(found)
+    return list(torch.autograd.grad((out * weight).sum(), problem.inputs()))
+
+
+def assert_gradients_agree(found: list[Tensor], wanted: list[Tensor], tolerance: float) -> None:
+    """Relative to each gradient's largest entry; those that are zero but for rounding, relative to the others'."""
+    largest = max(g.abs().max().item() for g in wanted if g.numel())
+    for mine, theirs in zip(found, wanted, strict=True):
+        assert mine.isfinite().all()
+        assert relative(mine.to(theirs), theirs, floor=1e-2 * largest) < tolerance
 
 
 def relative(found: Tensor, wanted: Tensor, floor: float = 1e-30) -> float:
     if not wanted.numel():
         return 0.0
-    return float((found - wanted).abs().max() / wanted.abs().max().clamp_min(floor))
+    return ((found - wanted).abs().max() / wanted.abs().max().clamp_min(floor)).item()
 
 
 @pytest.mark.parametrize("backend", FAST)
@@ -106,24 +118,21 @@ def test_agrees_with_reference(
     problem = make_problem(group, encoding, size, neighborhood, batch, heads, part)
     wanted, found = problem.attend("reference"), problem.attend(backend)
     assert relative(found, wanted) < 1e-5
-    scale = max(float(g.abs().max()) for g in gradients(problem, wanted)[:3])
-    for mine, theirs in zip(gradients(problem, found), gradients(problem, wanted), strict=True):
-        # Where all softmaxes have one entry, gradients are zero but for rounding.
-        assert relative(mine, theirs, floor=1e-3 * scale) < 1e-4
+    assert_gradients_agree(gradients(problem, found), gradients(problem, wanted), 1e-4)
 
 
 @pytest.mark.parametrize("encoding", ["ge", "gsa", "relative", "lifting"])
 @pytest.mark.parametrize("neighborhood", [3, None])
 def test_gradcheck_of_factored(encoding: str, neighborhood: int | None) -> None:
     problem = make_problem(Dihedral(2), encoding, (3, 2), neighborhood, 1, 1, 1, torch.float64)
-    positions = problem.encoding(3, 2)
 
-    def function(q: Tensor, k: Tensor, v: Tensor, space: Tensor, element: Tensor) -> Tensor:
-        local = positions._replace(space=space, element=element)
-        return attend(q, k, v, local, scale=0.7, backend="factored")
+    def function(q: Tensor, k: Tensor, v: Tensor, space: Tensor, *element: Tensor) -> Tensor:
+        positions = problem.positions._replace(space=space)
+        if element:
+            positions = positions._replace(element=element[0])
+        return attend(q, k, v, positions, scale=0.7, backend="factored")
 
-    parts = [x.detach().requires_grad_() for x in (positions.space, positions.element)]
-    assert torch.autograd.gradcheck(function, (problem.query, problem.key, problem.value, *parts))
+    assert torch.autograd.gradcheck(function, problem.inputs())
 
 
 @pytest.mark.parametrize("backend", FAST)
@@ -132,42 +141,26 @@ def test_gradcheck_of_factored(encoding: str, neighborhood: int | None) -> None:
 def test_large_scores_are_finite_and_right(backend: str, encoding: str, magnitude: float) -> None:
     """Scores up to 1e4 or more: factors underflow on their own, and the softmax is nearly one-hot."""
     problem = make_problem(Cyclic(4), encoding, neighborhood=5, magnitude=magnitude)
-    double = Problem(
-        *(x.detach().double().requires_grad_() for x in problem[:3]),  # type: ignore[arg-type]
-        copy.deepcopy(problem.encoding).double(),
-    )
+    double = problem.map(lambda x: x.detach().double().requires_grad_())
     wanted, found = double.attend("reference"), problem.attend(backend)
     # A float32 score of 1e4 is known to about 1e-3, and so is the log of a coefficient.
     tolerance = 1e-6 * magnitude**2 + 1e-5
     assert relative(found.double(), wanted) < tolerance
-    for mine, theirs in zip(gradients(problem, found), gradients(double, wanted), strict=True):
-        assert mine.isfinite().all()
-        assert relative(mine.double(), theirs, floor=1e-3) < 10 * tolerance
-
-
-def opposed(dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor, Positions]:
-    """A problem whose content and positions point to opposite ends, so that every product of factors underflows."""
-    problem = make_problem(Cyclic(4), "ge", (4, 6), 5, 1, 1, 2, dtype)
-    positions = problem.encoding(4, 6)
-    q, k, v = (x.detach().clone() for x in problem[:3])  # type: ignore[misc]
-    positions = Positions(positions.space.detach(), positions.element.detach(), *positions[2:])
-    space = torch.zeros_like(positions.space)
-    space[:, 0] = torch.linspace(-1, 1, len(space), dtype=dtype) * 400
-    q[:, 0] = 1
-    k[:, 0] = -torch.linspace(-1, 1, 24, dtype=dtype).view(4, 6) * 400
-    return q, k, v, positions._replace(space=space)
+    assert_gradients_agree(gradients(problem, found), gradients(double, wanted), 10 * tolerance)
 
 
 @pytest.mark.parametrize("backend", FAST)
 def test_opposed_factors_do_not_underflow(backend: str) -> None:
-    q, k, v, positions = opposed(torch.float32)
-    found = attend(q, k, v, positions, scale=1.0, backend=backend)
-    wanted = attend(*(x.double() for x in (q, k, v)), _double(positions), scale=1.0, backend="reference")
+    """Content and positions point to opposite ends, so that the largest product of factors underflows."""
+    problem = make_problem(Cyclic(4), "ge", (4, 6), 5, 1, 1).map(lambda x: x.detach().clone().contiguous())
+    problem.query[:, 0] = 1
+    problem.key[:, 0] = -torch.linspace(-400, 400, 24).view(4, 6)
+    problem.positions.space[:, 0] = torch.linspace(-400, 400, len(problem.positions.space))
+    problem = problem.map(lambda x: x.requires_grad_())
+    double = problem.map(lambda x: x.detach().double().requires_grad_())
+    found, wanted = problem.attend(backend), double.attend("reference")
     assert relative(found.double(), wanted) < 1e-4
-
-
-def _double(positions: Positions) -> Positions:
-    return positions._replace(space=positions.space.double(), element=positions.element.double())
+    assert_gradients_agree(gradients(problem, found), gradients(double, wanted), 1e-3)
 
 
 class TestDropout:
@@ -177,10 +170,10 @@ class TestDropout:
         """Over many draws out has the mean of no dropout and the variance p/(1-p) * sum of (weight v)^2."""
         p, draws = 0.25, 400
         problem = make_problem(Cyclic(4), encoding, (3, 3), 3, 1, 1, 1)
-        problem = Problem(*(x.detach()[:, :, :, :, :, :] for x in problem[:3]), problem.encoding)  # type: ignore[arg-type]
+        problem = problem.map(lambda x: x.detach().contiguous())
         with torch.no_grad():
             plain = problem.attend(backend)
-            many = Problem(*(x.expand(draws, *x.shape[1:]) for x in problem[:3]), problem.encoding)  # type: ignore[arg-type]
+            many = problem.map(lambda x: x.expand(draws, *x.shape[1:]) if x.ndim == 6 else x)
             dropped = many.attend(backend, dropout=p)
             variance = p / (1 - p) * self._sum_of_squares(problem)
         error = (dropped.mean(0) - plain[0]).abs() / (variance.sqrt() / draws**0.5)
@@ -192,8 +185,7 @@ class TestDropout:
     @staticmethod
     def _sum_of_squares(problem: Problem) -> Tensor:
         """sum over (h~, h^, j) of (coefficient * v)^2, by differentiating the reference's own mixing."""
-        q, k, v, encoding = problem
-        positions = encoding(*q.shape[-2:])
+        q, k, v, positions = problem
         total = torch.zeros(q.shape[1], len(positions.offset_index), *q.shape[-2:])
         queries = range(q.shape[3]) if not positions.own_query else [None]
         for h in queries:
@@ -227,13 +219,13 @@ class TestDropout:
     def test_backward_has_the_mask_of_forward(self, backend: str, encoding: str) -> None:
         """Finite differences with a fixed seed: they are far off if the masks differ."""
         problem = make_problem(encoding=encoding)
-        for x in problem.inputs()[:3]:
+        for x in problem.inputs():
             direction = torch.randn_like(x)
 
             def at(step: float, x: Tensor = x, direction: Tensor = direction) -> Tensor:
                 torch.manual_seed(3)
-                moved = [y + step * direction if y is x else y for y in problem[:3]]
-                return Problem(*moved, problem.encoding).attend(backend, 0.5).sum()  # type: ignore[arg-type]
+                moved = problem.map(lambda y: y + step * direction if y is x else y)
+                return moved.attend(backend, 0.5).sum()
 
             slope = (at(1e-2) - at(-1e-2)) / 2e-2
             (grad,) = torch.autograd.grad(at(0.0), x)
@@ -289,11 +281,7 @@ def test_empty_batch(backend: str, encoding: str) -> None:
 def test_operator_is_well_formed(backend: str) -> None:
     """PyTorch's own check of schema, fake implementation and autograd registration."""
     problem = make_problem(size=(4, 3))
-    positions = [
-        x.detach().requires_grad_() if isinstance(x, Tensor) and x.is_floating_point() else x
-        for x in problem.encoding(4, 3)
-    ]
-    arguments = (*problem[:3], *positions, torch.zeros(1, dtype=torch.long), 0.5, 0.0, backend)
+    arguments = (*problem[:3], *problem.positions, torch.zeros(1, dtype=torch.long), 0.5, 0.0, backend)
     torch.library.opcheck(
         torch.ops.gevit.attend.default,
         arguments,
@@ -312,12 +300,10 @@ def test_export(backend: str) -> None:
 
 
 def test_half_precision_is_computed_in_single() -> None:
-    problem = make_problem()
-    half = Problem(*(x.detach().bfloat16() for x in problem[:3]), problem.encoding.bfloat16())  # type: ignore[arg-type]
-    single = Problem(*(x.float() for x in half[:3]), copy.deepcopy(half.encoding).float())  # type: ignore[arg-type]
+    half = make_problem().map(lambda x: x.detach().bfloat16())
     out = half.attend("auto")
     assert out.dtype == torch.bfloat16
-    assert relative(out.float(), single.attend("reference")) < 2e-2
+    assert torch.equal(out, half.map(lambda x: x.float()).attend("auto").bfloat16())
 
 
 def test_factored_runs_in_bounded_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,7 +351,7 @@ def test_layer_trains_under_every_backend() -> None:
             nn.SiLU(),
             gevit.GroupAttention(Cyclic(4), 8, 8, heads=2, neighborhood=3, backend=backend),
         )
-        optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
+        optimizer = torch.optim.Adam(layer.parameters(), lr=1e-3)
         x, y = torch.randn(2, 1, 6, 6), torch.randn(2, 8, 4, 6, 6)
         for _ in range(5):
             loss = (layer(x) - y).square().mean()

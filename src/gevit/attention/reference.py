@@ -42,7 +42,7 @@ def attend_reference(
             element = torch.einsum("bcnqyx,vqmc->bnvqyxm", to_element, rho_element)
         score = score + element.unsqueeze(-1)
 
-    inside = neighbors(torch.ones_like(query[0, 0, 0, 0], dtype=torch.bool), side)
+    inside = neighbors(query.new_ones(query.shape[-2:], dtype=torch.bool), side)
     score = (scale * score).masked_fill(~inside[:, :, None], -torch.inf)
     weight = F.dropout(score.flatten(-2).softmax(-1), dropout).view_as(score)
     return torch.einsum("bnvqyxmj,bcnmyxj->bcnvyx", weight, neighbors(value, side))

@@ -9,15 +9,15 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 import gevit
 from gevit.attention import attend
 from gevit.bench import memory
 from gevit.bench.arithmetic import Attention
 from gevit.bench.cases import Case
-from gevit.encoding import global_neighborhood
+from gevit.encoding import Positions, global_neighborhood
 from gevit.layers import Block, GroupAttention, LiftingAttention, MaxPool
 from gevit.models import GroupTransformer
 
@@ -38,7 +38,7 @@ def build(case: Case) -> GroupTransformer:
         raise ValueError(f"{case.model} has no group attention, whose backends are compared here")
     if case.size < model.smallest_image:
         raise ValueError(
-            f"size must be at least {model.smallest_image} for the crops of preset {case.preset!r}, got {case.size}"
+            f"size must be at least {model.smallest_image} for the crops of {case.preset}, got {case.size}"
         )
     return model
 
@@ -48,30 +48,28 @@ def measure_machine() -> dict[str, Any]:
     return {
         "torch": torch.__version__,
         "capability": torch.backends.cpu.get_cpu_capability(),
-        "sgemm_gflops": max(_sgemm_rate(size) for size in (1024, 1536, 2048)),
+        "sgemm_gflops": max(_sgemm_gflops(size) for size in (1024, 1536, 2048)),
     }
 
 
 def measure_case(case: Case, seconds: float) -> dict[str, Any]:
-    """Time and peak memory of a case, repeated for so many seconds; memory is that of the process since now."""
+    """Time of a case, repeated for so many seconds, and the memory that this process takes for it."""
     before = memory.resident()
     torch.manual_seed(0)
     model = build(case)
-    layers = _attention_layers(model, case.size)
     order = model.group.order
+    layers = _attention_layers(model, case.size)
     if case.backend == "reference":
-        coefficients = [case.batch * _coefficients(layer, side) for layer, side in layers]
-        need = memory.reference_need(coefficients, case.mode == "train")
+        numbers = [case.batch * _reference_numbers(layer, side) for layer, side in layers]
+        need = memory.reference_need(numbers, case.mode == "train")
         if reason := memory.refusal(need, memory.available()):
-            return {"status": "skipped", "reason": reason, "group_order": order}
+            return {"status": "skipped", "reason": reason, "group_order": order, "figures": None}
 
     times = _repeat(_step(model, case), seconds)
-    peak = memory.peak() - before  # the steps alone: read before attention is measured by itself
+    peak = memory.peak() - before  # of the steps: read before attention is measured by itself
     layer, side = next((layer, side) for layer, side in layers if isinstance(layer, GroupAttention))
     attention = min(_repeat(_attention_call(layer, side, case), seconds))
-    return {
-        "status": "measured",
-        "group_order": order,
+    figures = {
         "seconds": min(times),
         "seconds_median": statistics.median(times),
         "repeats": len(times),
@@ -80,6 +78,7 @@ def measure_case(case: Case, seconds: float) -> dict[str, Any]:
         "attention_seconds": attention,
         "attention_gflops": 2 * _multiply_adds(layer, side, case) / attention / 1e9,
     }
+    return {"status": "measured", "reason": None, "group_order": order, "figures": figures}
 
 
 def _step(model: GroupTransformer, case: Case) -> Callable[[], object]:
@@ -92,7 +91,7 @@ def _step(model: GroupTransformer, case: Case) -> Callable[[], object]:
 
     def step() -> None:
         optimizer.zero_grad()
-        F.cross_entropy(model(images), labels).backward()
+        torch.autograd.backward(cross_entropy(model(images), labels))
         optimizer.step()
 
     return step
@@ -125,7 +124,7 @@ def _attention_call(layer: GroupAttention, side: int, case: Case) -> Callable[[]
 
 
 def _multiply_adds(layer: GroupAttention, side: int, case: Case) -> int:
-    positions = layer.positions(side, side)
+    positions: Positions = layer.positions(side, side)
     work = Attention(
         batch=case.batch,
         heads=layer.heads,
@@ -140,11 +139,14 @@ def _multiply_adds(layer: GroupAttention, side: int, case: Case) -> int:
     return work.forward + (work.backward if case.mode == "train" else 0)
 
 
-def _coefficients(layer: GroupAttention | LiftingAttention, side: int) -> int:
-    """Attention coefficients of one image: a number for each head, pixel, offset and (h, h~, h^)."""
+def _reference_numbers(layer: GroupAttention | LiftingAttention, side: int) -> int:
+    """For one image: at every offset, a coefficient for each (h, h~, h^) and a key vector for each h^."""
+    positions: Positions = layer.positions(side, side)
     reach = global_neighborhood(side, side)
     neighborhood = min(layer.neighborhood or reach, reach)
-    return layer.heads * layer.positions.element_index.numel() * (side * neighborhood) ** 2
+    keys = positions.element_index.shape[2]
+    numbers = positions.element_index.numel() + keys * layer.head_channels
+    return layer.heads * numbers * (side * neighborhood) ** 2
 
 
 def _attention_layers(
@@ -181,7 +183,7 @@ def _timed(step: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _sgemm_rate(size: int) -> float:
-    """GFlop/s of a product of two square matrices."""
+def _sgemm_gflops(size: int) -> float:
+    """The rate of multiplying two square matrices, in GFlop/s."""
     left, right = torch.randn(2, size, size)
     return 2 * size**3 / min(_repeat(lambda: left @ right, 0.5)) / 1e9

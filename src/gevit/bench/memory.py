@@ -6,9 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-# Copies of the coefficients that the reference holds at once: of the layer at work, and, in training, of every layer.
-COPIES_AT_WORK = 4
-COPIES_KEPT = 4
+# Copies of its large tensors (coefficients, gathered neighbours) that a layer of the reference holds at once.
+COPIES = 3
 FLOAT = 4
 # Share of the available memory that a case may take.
 LARGEST_SHARE = 0.8
@@ -36,10 +35,13 @@ def available() -> int:
     return _read("/proc/meminfo", "MemAvailable") or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def reference_need(coefficients: list[int], train: bool) -> int:
-    """About what the reference needs, from the number of coefficients of each attention layer."""
-    kept = COPIES_KEPT * sum(coefficients) if train else 0
-    return FLOAT * (kept + COPIES_AT_WORK * max(coefficients))
+def reference_need(numbers: list[int], train: bool) -> int:
+    """About what the reference needs, from how many numbers the large tensors of each attention layer have.
+
+    Inference holds one layer at a time. Training keeps all of them, and the backward pass adds one more copy.
+    """
+    copies = COPIES * sum(numbers) + max(numbers) if train else COPIES * max(numbers)
+    return FLOAT * copies
 
 
 def refusal(need: int, free: int) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -14,36 +13,47 @@ from gevit.bench.cases import Case
 
 
 @dataclass(frozen=True)
+class Figures:
+    """What was measured of a case.
+
+    Attributes:
+        seconds: the fastest step.
+        seconds_median: the median step.
+        repeats: number of steps timed.
+        images_per_second: at the fastest step.
+        peak_mib: peak memory of the process, above what it held after importing the package.
+        attention_seconds: attention in the first group-attention layer alone, in training with its gradient.
+        attention_gflops: the rate at which that does the arithmetic it needs, in GFlop/s.
+        sgemm_share: that rate as a share of the machine's rate of multiplying float32 matrices.
+    """
+
+    seconds: float
+    seconds_median: float
+    repeats: int
+    images_per_second: float
+    peak_mib: float
+    attention_seconds: float
+    attention_gflops: float
+    sgemm_share: float
+
+
+@dataclass(frozen=True)
 class Result:
-    """A case and what came of it; what was not measured is None.
+    """A case and what came of it.
 
     Attributes:
         case: what was to be measured.
         status: `"measured"`, `"skipped"` or `"failed"`.
         reason: why it was skipped or failed.
-        group_order: |H| of the model's group.
-        seconds: the fastest step.
-        seconds_median: the median step.
-        repeats: number of steps timed, after one to warm up.
-        images_per_second: at the fastest step.
-        peak_mib: peak memory of the process, above what it held after importing the package.
-        attention_seconds: the attention of the first group-attention layer alone (in training with its gradient).
-        attention_gflops: the rate at which that does the arithmetic it needs, in GFlop/s.
-        sgemm_share: that rate as a share of the machine's rate of multiplying float32 matrices.
+        group_order: |H|; None if it failed.
+        figures: what was measured, if it was.
     """
 
     case: Case
     status: str
-    reason: str | None = None
-    group_order: int | None = None
-    seconds: float | None = None
-    seconds_median: float | None = None
-    repeats: int | None = None
-    images_per_second: float | None = None
-    peak_mib: float | None = None
-    attention_seconds: float | None = None
-    attention_gflops: float | None = None
-    sgemm_share: float | None = None
+    reason: str | None
+    group_order: int | None
+    figures: Figures | None
 
 
 @dataclass(frozen=True)
@@ -74,7 +84,6 @@ class Machine:
         torch: version of torch.
         gevit: version of this package.
         date: ISO date and time of the start.
-        sgemm_gflops: rate of multiplying float32 matrices with so many threads, in GFlop/s.
     """
 
     cpu: str
@@ -83,41 +92,45 @@ class Machine:
     torch: str
     gevit: str
     date: str
-    sgemm_gflops: float
 
 
 @dataclass(frozen=True)
 class Report:
-    """A run: the machine, the results in the order they were measured, and whether it was interrupted."""
+    """A run.
+
+    Attributes:
+        machine: where and when.
+        sgemm_gflops: rate at which the machine multiplies float32 matrices, in GFlop/s.
+        interrupted: whether Ctrl-C ended it early.
+        results: in the order they were measured.
+    """
 
     machine: Machine
+    sgemm_gflops: float
+    interrupted: bool
     results: tuple[Result, ...]
-    interrupted: bool = False
 
     def ratios(self) -> Iterator[Ratio]:
-        """All ratios within the run: backends against the reference, the encoding `relative` against `ge`."""
-        measured = {result.case: result for result in self.results if result.status == "measured"}
-        for case, result in measured.items():
-            for against, twin in (
-                ("reference", replace(case, backend="reference")),
-                ("ge", replace(case, encoding="ge")),
-            ):
+        """All ratios within the run: every backend against the reference, `relative` against `ge`."""
+        measured = {result.case: result.figures for result in self.results if result.figures}
+        for case, figures in measured.items():
+            twins = {"reference": replace(case, backend="reference")}
+            if case.encoding == "relative":
+                twins["ge"] = replace(case, encoding="ge")
+            for against, twin in twins.items():
                 other = measured.get(twin)
-                if other is None or twin == case or (against == "ge" and case.encoding != "relative"):
-                    continue
-                assert result.seconds and result.peak_mib and other.seconds and other.peak_mib
-                yield Ratio(case, against, other.seconds / result.seconds, other.peak_mib / result.peak_mib)
+                if other and twin != case:
+                    speedup = other.seconds / figures.seconds
+                    yield Ratio(case, against, speedup, other.peak_mib / figures.peak_mib)
 
     def to_json(self) -> str:
-        """One JSON object; the fields of a case stand beside those of its result."""
-        machine = asdict(self.machine)
-        sgemm = machine.pop("sgemm_gflops")
+        """One JSON object, with a flat record for each case and each ratio."""
         content = {
-            "machine": machine,
-            "sgemm_gflops": sgemm,
+            "machine": asdict(self.machine),
+            "sgemm_gflops": self.sgemm_gflops,
             "interrupted": self.interrupted,
-            "cases": [_flat(result) for result in self.results],
-            "ratios": [_flat(ratio) for ratio in self.ratios()],
+            "cases": [_flat_result(result) for result in self.results],
+            "ratios": [_flat_ratio(ratio) for ratio in self.ratios()],
         }
         return json.dumps(content, indent=2)
 
@@ -125,22 +138,35 @@ class Report:
     def from_json(text: str) -> Report:
         """Read what `to_json` wrote."""
         content = json.loads(text)
-        names = {field.name for field in fields(Case)}
-        results = []
-        for flat in content["cases"]:
-            case = Case(**{name: flat.pop(name) for name in names})
-            results.append(Result(case, **flat))
-        machine = Machine(**content["machine"], sgemm_gflops=content["sgemm_gflops"])
-        return Report(machine, tuple(results), content["interrupted"])
+        machine = Machine(**content["machine"])
+        results = tuple(_result(record) for record in content["cases"])
+        return Report(machine, content["sgemm_gflops"], content["interrupted"], results)
 
     def save(self, path: Path) -> None:
-        """Write the JSON aside and rename it, so that no reader sees half a file."""
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, delete=False) as file:
-            file.write(self.to_json() + "\n")
-        os.chmod(file.name, 0o644)
-        os.replace(file.name, path)
+        """Write the JSON, aside and then renamed: nobody sees half a file."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{path.name}.{os.getpid()}")
+        aside.write_text(self.to_json() + "\n")
+        aside.replace(path)
 
 
-def _flat(record: Result | Ratio) -> dict[str, Any]:
-    flat = asdict(record)
+def _flat_result(result: Result) -> dict[str, Any]:
+    figures = asdict(result.figures) if result.figures else dict.fromkeys(_names(Figures))
+    about = {"status": result.status, "reason": result.reason, "group_order": result.group_order}
+    return {**asdict(result.case), **about, **figures}
+
+
+def _result(record: dict[str, Any]) -> Result:
+    case = Case(**{name: record[name] for name in _names(Case)})
+    figures = {name: record[name] for name in _names(Figures)}
+    measured = Figures(**figures) if record["status"] == "measured" else None
+    return Result(case, record["status"], record["reason"], record["group_order"], measured)
+
+
+def _flat_ratio(ratio: Ratio) -> dict[str, Any]:
+    flat = asdict(ratio)
     return {**flat.pop("case"), **flat}
+
+
+def _names(record: type[Case] | type[Figures]) -> list[str]:
+    return [field.name for field in fields(record)]

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from gevit.bench.cases import Case
-from gevit.bench.report import Machine, Report, Result
+from gevit.bench.report import Figures, Machine, Report, Result
 
 
 class WorkerError(RuntimeError):
@@ -27,38 +27,39 @@ class WorkerError(RuntimeError):
 
 def run_cases(cases: Sequence[Case], threads: int, seconds: float) -> Report:
     """Measure the machine, then every case; progress shows on stderr, and Ctrl-C ends with what there is."""
-    machine = measure_machine(threads)
+    machine, sgemm_gflops = _machine(threads)
     results: list[Result] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=len(cases))
         try:
             for case in cases:
-                progress.update(task, description=f"{case.title}, {case.backend}")
-                results.append(run_case(case, machine, seconds))
+                description = f"{case.architecture} {case.mode}, {case.work}, {case.backend}"
+                progress.update(task, description=description)
+                results.append(run_case(case, threads, seconds, sgemm_gflops))
                 progress.advance(task)
         except KeyboardInterrupt:
             pass
-    return Report(machine, tuple(results), interrupted=len(results) < len(cases))
+    return Report(machine, sgemm_gflops, len(results) < len(cases), tuple(results))
 
 
-def run_case(case: Case, machine: Machine, seconds: float) -> Result:
-    """Measure one case in a process of its own."""
+def run_case(case: Case, threads: int, seconds: float, sgemm_gflops: float) -> Result:
+    """Measure one case."""
     try:
-        found = ask({"case": asdict(case), "threads": machine.threads, "seconds": seconds})
+        found = ask({"case": asdict(case), "threads": threads, "seconds": seconds})
     except WorkerError as error:
-        return Result(case, "failed", str(error))
-    result = Result(case, **found)
-    if result.attention_gflops is None:
-        return result
-    return replace(result, sgemm_share=result.attention_gflops / machine.sgemm_gflops)
+        return Result(case, "failed", str(error), None, None)
+    if figures := found["figures"]:
+        found["figures"] = Figures(**figures, sgemm_share=figures["attention_gflops"] / sgemm_gflops)
+    return Result(case, **found)
 
 
-def measure_machine(threads: int) -> Machine:
-    """What runs here, and how fast it multiplies matrices with so many threads."""
-    found = ask({"case": None, "threads": threads})
+def _machine(threads: int) -> tuple[Machine, float]:
+    """What runs here, and how fast it multiplies matrices with so many threads, in GFlop/s."""
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    return Machine(cpu=_cpu(), threads=threads, gevit=metadata.version("gevit"), date=date, **found)
+    found = ask({"case": None, "threads": threads})
+    version = metadata.version("gevit")
+    return Machine(_cpu(), threads, found["capability"], found["torch"], version, date), found["sgemm_gflops"]
 
 
 def ask(request: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The process that one measurement has to itself: a request as JSON on stdin, what was measured as JSON on stdout."""
+"""The process that one measurement has to itself: JSON on stdin asks, JSON on stdout answers."""
 
 from __future__ import annotations
 

@@ -32,42 +32,29 @@ struct Gradients {
 };
 
 // One thread's scratch memory and the steps of the algorithm on one block of pixels. Layouts, innermost last:
-//   content [m][j][h~]   space [u][h~]   element [e][h~]   share (A) [h][m][h~]   weight (W) [m][j][h]
+//   content [m][j][h~]   space [u][h~]   element [e][h~]   share (A) [h~][h][m]   weight (W) [m][j][h]
 class Worker {
   public:
     Worker(const Problem& problem, const Inputs& inputs, bool backward) : p_(problem), in_(inputs) {
-        const size_t offsets = p_.most_offsets, pairs = p_.pairs() * p_.keys, planes = size_t(p_.keys) * p_.channels;
-        const size_t content = size_t(p_.keys) * offsets * p_.queries, weight = size_t(p_.keys) * offsets * p_.outputs;
-        const size_t padded = (planes * p_.pitch + LANES - 1) / LANES, b = backward ? 1 : 0;
-        Vec *key, *value, *key_gradient, *value_gradient, *distances, *spaces;
-        usable_ = allocate({{&key, padded}, {&value, padded}, {&key_gradient, b * padded}, {&value_gradient, b * padded},
-                            {&distances, offsets}, {&spaces, offsets * p_.outputs},
-                            {(Vec**)&inside_, offsets}, {(Vec**)&noise_, 2 * offsets},
-                            {&query_, size_t(p_.channels) * p_.queries}, {&out_, size_t(p_.channels) * p_.outputs},
-                            {&content_, content}, {&space_, size_t(p_.space_rows) * p_.queries},
-                            {&element_, size_t(p_.element_rows) * p_.queries}, {&largest_, size_t(p_.queries)},
-                            {&total_, pairs}, {&share_, pairs}, {&weight_, weight}, {&joint_, p_.keys * offsets},
-                            {&query_gradient_, b * p_.channels * p_.queries},
-                            {&weight_gradient_, b * weight}, {&content_gradient_, b * content},
-                            {&space_gradient_, b * p_.space_rows * p_.queries},
-                            {&element_gradient_, b * p_.element_rows * p_.queries}, {&share_gradient_, b * pairs},
-                            {&space_table_gradient, b * p_.space_rows * p_.space_channels},
-                            {&element_table_gradient, b * p_.element_rows * p_.element_channels}});
-        if (!usable_) return;
-        const auto planes_in = [&](Vec* from) { return Planes{(float*)from, p_.pitch, p_.keys, p_.channels}; };
-        key_ = planes_in(key), value_ = planes_in(value);
-        key_gradient_ = planes_in(key_gradient), value_gradient_ = planes_in(value_gradient);
-        distance_ = (int*)distances, space_at_ = (int*)spaces;
+        size_t bytes = 0;
+        lay_out(backward, [&](auto*&, size_t size) { bytes += size; });
+        memory_.reset(new (std::align_val_t(64), std::nothrow) char[bytes]);
+        char* next = memory_.get();
+        if (usable())
+            lay_out(backward, [&](auto*& array, size_t size) {
+                array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(next);
+                next += size;
+            });
     }
 
-    bool usable() const { return usable_; }
+    bool usable() const { return memory_ != nullptr; }
 
     template <bool Dropped>
     void forward(int64_t task, float* out) {
         pack(in_.key, task, key_);
         pack(in_.value, task, value_);
         for (const Block& block : p_.blocks) {
-            enter(task, block);
+            enter<Dropped>(task, block);
             if (factorise()) weigh<Dropped>();
             else direct<Dropped, false>();
             mix(weight_, p_.outputs, moved(value_), shifts(), out_);
@@ -82,14 +69,13 @@ class Worker {
         clear(key_gradient_);
         clear(value_gradient_);
         for (const Block& block : p_.blocks) {
-            enter(task, block);
+            enter<Dropped>(task, block);
             read(gradients.out, p_.outputs, 1, out_, task);
             dot(out_, p_.outputs, moved(value_), shifts(), weight_gradient_);
             if (factorise()) differentiate<Dropped>();
             else direct<Dropped, true>();
-            Planes value_gradient = moved(value_gradient_), key_gradient = moved(key_gradient_);
-            scatter(weight_, out_, p_.outputs, value_gradient, shifts());
-            scatter(content_gradient_, query_, p_.queries, key_gradient, shifts());
+            scatter(weight_, out_, p_.outputs, moved(value_gradient_), shifts());
+            scatter(content_gradient_, query_, p_.queries, moved(key_gradient_), shifts());
             mix(content_gradient_, p_.queries, moved(key_), shifts(), query_gradient_);
             const int space_channels = p_.space_channels, split = space_channels * p_.queries;
             mix(space_gradient_, p_.queries, in_.space, p_.space_rows, space_channels, query_gradient_);
@@ -107,19 +93,30 @@ class Worker {
     Vec *space_table_gradient, *element_table_gradient;
 
   private:
-    struct Request {
-        Vec** where;
-        size_t count;
-    };
-
-    bool allocate(std::initializer_list<Request> requests) {
-        size_t total = 0;
-        for (const Request& request : requests) total += request.count;
-        memory_.reset(new (std::align_val_t(64), std::nothrow) float[total * LANES]);
-        if (!memory_) return false;
-        Vec* next = (Vec*)memory_.get();
-        for (const Request& request : requests) *request.where = next, next += request.count;
-        return true;
+    // Calls place(array, bytes) for every array of the scratch memory.
+    template <class Place>
+    void lay_out(bool backward, Place&& place) {
+        const size_t offsets = p_.most_offsets, planes = size_t(p_.keys) * p_.channels * p_.pitch;
+        const size_t pairs = p_.pairs() * p_.keys, spaces = size_t(p_.space_rows) * p_.queries;
+        const size_t elements = size_t(p_.element_rows) * p_.queries, queries = size_t(p_.channels) * p_.queries;
+        const size_t contents = p_.keys * offsets * p_.queries, weights = p_.keys * offsets * p_.outputs;
+        const auto array = [&](auto*& pointer, size_t count) {
+            place(pointer, (count * sizeof *pointer + 63) / 64 * 64);
+        };
+        for (Planes* each : {&key_, &value_, &key_gradient_, &value_gradient_}) {
+            *each = {each->data, p_.pitch, p_.keys, p_.channels};
+            array(each->data, each == &key_ || each == &value_ || backward ? planes : 0);
+        }
+        array(offset_, offsets), array(distance_, offsets), array(space_at_, offsets * p_.outputs);
+        array(inside_, offsets), array(noise_, offsets);
+        array(query_, queries), array(out_, size_t(p_.channels) * p_.outputs);
+        array(content_, contents), array(space_, spaces), array(element_, elements), array(largest_, p_.queries);
+        array(total_, pairs), array(share_, pairs), array(weight_, weights), array(joint_, p_.keys * offsets);
+        if (!backward) return;
+        array(query_gradient_, queries), array(weight_gradient_, weights), array(content_gradient_, contents);
+        array(space_gradient_, spaces), array(element_gradient_, elements), array(share_gradient_, pairs);
+        array(space_table_gradient, size_t(p_.space_rows) * p_.space_channels);
+        array(element_table_gradient, size_t(p_.element_rows) * p_.element_channels);
     }
 
     // ---- planes and blocks ----
@@ -150,51 +147,65 @@ class Worker {
 
     void read(const float* from, int rows, float factor, Vec* to, int64_t task) const {
         for (int channel = 0; channel < p_.channels; ++channel)
-            for (int row = 0; row < rows; ++row)
-                to[channel * rows + row] =
-                    factor * load(from + p_.plane(task, channel, rows, row) + block_.first, block_.count);
+            for (int row = 0; row < rows; ++row) {
+                const float* at = from + p_.plane(task, channel, rows, row) + block_.first;
+                to[channel * rows + row] = factor * load(at, block_.count);
+                __builtin_prefetch(at + 2 * LANES);  // for the next block: no hardware follows so many planes
+            }
     }
 
     void write(const Vec* from, int rows, float factor, float* to, int64_t task) const {
         for (int channel = 0; channel < p_.channels; ++channel)
-            for (int row = 0; row < rows; ++row)
-                store(to + p_.plane(task, channel, rows, row) + block_.first, factor * from[channel * rows + row],
-                      block_.count);
+            for (int row = 0; row < rows; ++row) {
+                float* at = to + p_.plane(task, channel, rows, row) + block_.first;
+                store(at, factor * from[channel * rows + row], block_.count);
+                __builtin_prefetch(at + 2 * LANES, 1);
+            }
     }
 
     Shifts shifts() const { return {distance_, offsets_}; }
 
     // Lists the offsets that meet the image, column by column: neighbours in the list are a row of pixels apart, so that
     // scatter does not load what it has just stored. The list is filled up with offsets at which no lane is inside.
+    template <bool Dropped>
     void enter(int64_t task, const Block& block) {
+        if (!block.same_offsets(block_)) list_offsets(block);
         block_ = block;
-        offsets_ = padded_to(OFFSETS, block.offsets());
-        const int radius = p_.neighborhood / 2;
         IntVec row, column;
         std::memcpy(&row, &p_.row_of[block.first], sizeof row);
         std::memcpy(&column, &p_.column_of[block.first], sizeof column);
         present_ = row >= 0;
-        pixels_ = p_.dropout.pixels(uint32_t(task), uint32_t(block.first));
+        const int radius = p_.neighborhood / 2;
         int j = 0;
-        const auto append = [&](int a, int b, IntVec inside) {
-            const int offset = a * p_.neighborhood + b;
-            distance_[j] = any(inside) ? (a - radius) * p_.width + b - radius : 0;
-            inside_[j] = inside;
-            noise_[j] = p_.dropout.offset(pixels_, offset);
-            for (int h = 0; h < p_.outputs; ++h)
-                space_at_[h * offsets_ + j] =
-                    in_.offset_index[ptrdiff_t(h) * p_.neighborhood * p_.neighborhood + offset] * p_.queries;
-            ++j;
-        };
         for (int b = block.column_begin; b < block.column_end; ++b) {
             const IntVec x = column + (b - radius), column_inside = (x >= 0) & (x < p_.width);
-            for (int a = block.row_begin; a < block.row_end; ++a) {
+            for (int a = block.row_begin; a < block.row_end; ++a, ++j) {
                 const IntVec y = row + (a - radius);
-                append(a, b, column_inside & (y >= 0) & (y < p_.height));
+                inside_[j] = column_inside & (y >= 0) & (y < p_.height);
             }
         }
-        while (j < offsets_) append(block.row_begin, block.column_begin, IntVec{});
+        for (; j < offsets_; ++j) inside_[j] = IntVec{};
+        if constexpr (Dropped) {
+            pixels_ = p_.dropout.pixels(uint32_t(task), uint32_t(block.first));
+            for (j = 0; j < offsets_; ++j) noise_[j] = p_.dropout.offset(pixels_, offset_[j]);
+        }
         read(in_.query, p_.queries, p_.scale * LOG2_E, query_, task);
+    }
+
+    void list_offsets(const Block& block) {
+        const int radius = p_.neighborhood / 2;
+        offsets_ = padded_to(OFFSETS, block.offsets());
+        int j = 0;
+        for (int b = block.column_begin; b < block.column_end; ++b)
+            for (int a = block.row_begin; a < block.row_end; ++a, ++j) {
+                offset_[j] = a * p_.neighborhood + b;
+                distance_[j] = (a - radius) * p_.width + b - radius;
+            }
+        for (; j < offsets_; ++j) offset_[j] = offset_[0], distance_[j] = distance_[0];
+        for (int h = 0; h < p_.outputs; ++h)
+            for (j = 0; j < offsets_; ++j)
+                space_at_[h * offsets_ + j] =
+                    in_.offset_index[ptrdiff_t(h) * p_.neighborhood * p_.neighborhood + offset_[j]] * p_.queries;
     }
 
     // ---- the three parts of a score and their factors ----
@@ -248,48 +259,55 @@ class Worker {
         else in_tiles<Largest>(p_.outputs, body);
     }
 
-    // C, S and R; total[h,m,h~] = sum_j S C; share A = R / Z. False if some Z is too small to be trusted.
+    ptrdiff_t pair_at(int q, int h) const { return (ptrdiff_t(q) * p_.outputs + h) * p_.keys; }  // q counts from first_query(h)
+
+    // body(Tile, q, h) for tiles of the outputs that meet a query element.
+    template <class Body>
+    GEVIT_INLINE void outputs_meeting(int query, Body&& body) const {
+        if (p_.own) body(Tile<1>{}, 0, query);
+        else in_tiles<ROWS>(p_.outputs, [&](auto tall, int h) { body(tall, query, h); });
+    }
+
+    // C, S and R; total[h~,h,m] = sum_j S C; share A = R / Z. False if some Z is too small to be trusted.
     bool factorise() {
         score();
         exponentiate_content();
         exponentiate(space_, p_.space_rows);
         exponentiate(element_, p_.element_rows);
-        const int keys = p_.keys, queries = p_.queries, met = p_.pair_queries;
-        outputs_in_tiles<ROWS>([&](auto tall_, int h) {
-            constexpr int tall = tall_;
-            in_tiles<4>(keys, [&](auto wide_, int m) {
-                constexpr int wide = wide_;
-                for (int q = 0; q < met; ++q) {
-                    const Vec* space = space_ + p_.first_query(h) + q;
-                    const Vec* content = content_ + ptrdiff_t(m) * offsets_ * queries + p_.first_query(h) + q;
-                    Vec total[tall][wide] = {};
-                    for (int j = 0; j < offsets_; ++j) {
-                        Vec s[tall];
-                        GEVIT_UNROLL for (int a = 0; a < tall; ++a) s[a] = space[space_at_[(h + a) * offsets_ + j]];
-                        GEVIT_UNROLL for (int b = 0; b < wide; ++b) {
-                            const Vec c = content[(ptrdiff_t(b) * offsets_ + j) * queries];
-                            GEVIT_UNROLL for (int a = 0; a < tall; ++a) total[a][b] += s[a] * c;
-                        }
-                    }
-                    GEVIT_UNROLL for (int a = 0; a < tall; ++a)
-                        GEVIT_UNROLL for (int b = 0; b < wide; ++b)
-                            total_[((h + a) * keys + m + b) * met + q] = total[a][b];
-                }
+        for (int query = 0; query < p_.queries; ++query)
+            in_tiles<4>(p_.keys, [&](auto wide, int m) {
+                outputs_meeting(query, [&](auto tall, int q, int h) { sum_tile<tall, wide>(query, q, h, m); });
             });
-        });
+        const int keys = p_.keys, met = p_.pair_queries;
         IntVec lost = {};
-        for (int h = 0; h < p_.outputs; ++h)
-            for (int q = 0; q < met; ++q) {
-                const Vec* element = element_ + p_.first_query(h) + q;
+        for (int q = 0; q < met; ++q)
+            for (int h = 0; h < p_.outputs; ++h) {
+                const Vec *const element = element_ + p_.first_query(h) + q, *const total = total_ + pair_at(q, h);
+                Vec* const share = share_ + pair_at(q, h);
                 Vec z = {};
-                for (int m = 0; m < keys; ++m) z += element[element_at(h, q, m)] * total_[(h * keys + m) * met + q];
+                for (int m = 0; m < keys; ++m) z += element[element_at(h, q, m)] * total[m];
                 const IntVec trusted = z > splat(SMALLEST_TOTAL);
                 lost |= ~trusted & present_;
                 const Vec inverse = keep_where(trusted, p_.dropout.scale() / z);
-                for (int m = 0; m < keys; ++m)
-                    share_[(h * keys + m) * met + q] = element[element_at(h, q, m)] * inverse;
+                for (int m = 0; m < keys; ++m) share[m] = element[element_at(h, q, m)] * inverse;
             }
         return !any(lost);
+    }
+
+    template <int Tall, int Wide>
+    void sum_tile(int query, int q, int h, int m) {
+        const ptrdiff_t queries = p_.queries, next_key = offsets_ * queries;
+        const int offsets = offsets_, *const space_at = space_at_ + h * offsets_;
+        const Vec *const space = space_ + query, *content = content_ + m * next_key + query;
+        Vec total[Tall][Wide] = {};
+        for (int j = 0; j < offsets; ++j, content += queries) {
+            Vec s[Tall];
+            GEVIT_UNROLL for (int a = 0; a < Tall; ++a) s[a] = space[space_at[a * offsets + j]];
+            GEVIT_UNROLL for (int b = 0; b < Wide; ++b)
+                GEVIT_UNROLL for (int a = 0; a < Tall; ++a) total[a][b] += s[a] * content[b * next_key];
+        }
+        GEVIT_UNROLL for (int a = 0; a < Tall; ++a)
+            GEVIT_UNROLL for (int b = 0; b < Wide; ++b) total_[pair_at(q, h + a) + m + b] = total[a][b];
     }
 
     // ---- forward ----
@@ -297,31 +315,41 @@ class Worker {
     // W[m,j,h] = sum over h~ of the kept A S C
     template <bool Dropped>
     void weigh() {
-        const int keys = p_.keys, queries = p_.queries, met = p_.pair_queries;
-        outputs_in_tiles<2>([&](auto tall_, int h) {
-            constexpr int tall = tall_;
-            in_tiles<2>(keys, [&](auto wide_, int m) {
-                constexpr int wide = wide_;
-                for (int j = 0; j < offsets_; ++j) {
-                    Vec total[tall][wide] = {};
-                    const Vec* content = content_ + (ptrdiff_t(m) * offsets_ + j) * queries + p_.first_query(h);
-                    for (int q = 0; q < met; ++q)
-                        GEVIT_UNROLL for (int a = 0; a < tall; ++a) {
-                            const Vec s = space_[space_at_[(h + a) * offsets_ + j] + p_.first_query(h) + q];
-                            Dropout::Pair kept{};
-                            if constexpr (Dropped) kept = p_.dropout.keep(pixels_, noise_[j], (h + a) * met + q, m);
-                            GEVIT_UNROLL for (int b = 0; b < wide; ++b) {
-                                Vec c = content[ptrdiff_t(b) * offsets_ * queries + q];
-                                if constexpr (Dropped) c = keep_where(b ? kept.odd : kept.even, c);
-                                total[a][b] += share_[((h + a) * keys + m + b) * met + q] * s * c;
-                            }
-                        }
-                    GEVIT_UNROLL for (int a = 0; a < tall; ++a)
-                        GEVIT_UNROLL for (int b = 0; b < wide; ++b)
-                            weight_[((m + b) * ptrdiff_t(offsets_) + j) * p_.outputs + h + a] = total[a][b];
-                }
+        outputs_in_tiles<ROWS>([&](auto tall, int h) {
+            in_tiles<ROWS>(p_.keys, [&](auto wide, int m) {
+                for (int j = 0; j < offsets_; ++j) weigh_tile<Dropped, tall, wide>(h, m, j);
             });
         });
+    }
+
+    template <bool Dropped, int Tall, int Wide>
+    void weigh_tile(int h, int m, int j) {
+        const ptrdiff_t queries = p_.queries, next_key = offsets_ * queries, keys = p_.keys;
+        const ptrdiff_t first = p_.first_query(h), next_query = p_.outputs * keys;
+        const Vec *content = content_ + m * next_key + j * queries + first, *share = share_ + h * keys + m, *space[Tall];
+        GEVIT_UNROLL for (int a = 0; a < Tall; ++a) space[a] = space_ + space_at_[(h + a) * offsets_ + j] + first;
+        const Dropout::Pixels pixels = pixels_;
+        const Dropout::Offset noise = noise_[j];
+        Vec total[Tall][Wide] = {};
+        for (int q = 0; q < p_.pair_queries; ++q, share += next_query) {
+            Vec c[Wide];
+            GEVIT_UNROLL for (int b = 0; b < Wide; ++b) c[b] = content[b * next_key + q];
+            GEVIT_UNROLL for (int a = 0; a < Tall; ++a) {
+                const Vec s = space[a][q];
+                Dropout::Pair kept{};
+                GEVIT_UNROLL for (int b = 0; b < Wide; ++b) {
+                    Vec as = share[a * keys + b] * s;
+                    if constexpr (Dropped) {
+                        if (b % 2 == 0) kept = p_.dropout.keep(pixels, noise, q * p_.outputs + h + a, m + b);
+                        as = keep_where(b % 2 ? kept.odd : kept.even, as);
+                    }
+                    total[a][b] += as * c[b];
+                }
+            }
+        }
+        Vec* const weight = weight_ + (ptrdiff_t(m) * offsets_ + j) * p_.outputs + h;
+        GEVIT_UNROLL for (int b = 0; b < Wide; ++b)
+            GEVIT_UNROLL for (int a = 0; a < Tall; ++a) weight[b * ptrdiff_t(offsets_) * p_.outputs + a] = total[a][b];
     }
 
     // ---- backward ----
@@ -338,121 +366,120 @@ class Worker {
         zero(share_gradient_, p_.pairs() * keys);
         sum_kept<Dropped>();
         const float unscale = 1 / p_.dropout.scale();
-        for (int h = 0; h < p_.outputs; ++h)
-            for (int q = 0; q < met; ++q) {
-                Vec d = {};
+        for (int q = 0; q < met; ++q)
+            for (int h = 0; h < p_.outputs; ++h) {
+                Vec *const share = share_ + pair_at(q, h), *const gradient = share_gradient_ + pair_at(q, h), d = {};
+                const Vec* const total = total_ + pair_at(q, h);
                 for (int m = 0; m < keys; ++m) {
-                    const ptrdiff_t i = (h * keys + m) * met + q;
-                    share_gradient_[i] *= share_[i];
-                    d += share_gradient_[i];
+                    gradient[m] *= share[m];
+                    d += gradient[m];
                 }
-                Vec* element = element_gradient_ + p_.first_query(h) + q;
+                Vec* const element = element_gradient_ + p_.first_query(h) + q;
                 for (int m = 0; m < keys; ++m) {
-                    const ptrdiff_t i = (h * keys + m) * met + q;
-                    share_[i] *= unscale * d;
-                    element[element_at(h, q, m)] += share_gradient_[i] - share_[i] * total_[i];
+                    share[m] *= unscale * d;
+                    element[element_at(h, q, m)] += gradient[m] - share[m] * total[m];
                 }
             }
-        subtract_from_content();
-        subtract_from_space();
+        for (int query = 0; query < p_.queries; ++query) {  // from here on share holds A D
+            outputs_meeting(query, [&](auto tall, int q, int h) { subtract_from_space<tall>(query, q, h); });
+            in_tiles<ROWS>(keys, [&](auto wide, int m) { subtract_from_content<wide>(query, m); });
+        }
+        for (ptrdiff_t i = 0; i < ptrdiff_t(p_.space_rows) * p_.queries; ++i) space_gradient_[i] *= space_[i];
     }
 
     static void zero(Vec* data, ptrdiff_t count) { std::memset(data, 0, count * sizeof(Vec)); }
 
     template <bool Dropped>
     void sum_kept() {
-        const int keys = p_.keys, queries = p_.queries, met = p_.pair_queries;
-        outputs_in_tiles<2>([&](auto tall_, int h) {
-            constexpr int tall = tall_;
-            const int first = p_.first_query(h);
+        outputs_in_tiles<2>([&](auto tall, int h) {
             for (int j = 0; j < offsets_; ++j)
-                in_tiles<2>(keys, [&](auto wide_, int m) {
-                    constexpr int wide = wide_;
-                    Vec total[tall][wide] = {}, g[tall][wide];
-                    GEVIT_UNROLL for (int a = 0; a < tall; ++a)
-                        GEVIT_UNROLL for (int b = 0; b < wide; ++b)
-                            g[a][b] = weight_gradient_[((m + b) * ptrdiff_t(offsets_) + j) * p_.outputs + h + a];
-                    const ptrdiff_t at = (ptrdiff_t(m) * offsets_ + j) * queries + first;
-                    const ptrdiff_t next_key = ptrdiff_t(offsets_) * queries;
-                    for (int q = 0; q < met; ++q) {
-                        Vec content_sum[wide];
-                        GEVIT_UNROLL for (int b = 0; b < wide; ++b)
-                            content_sum[b] = content_gradient_[at + b * next_key + q];
-                        GEVIT_UNROLL for (int a = 0; a < tall; ++a) {
-                            const ptrdiff_t u = space_at_[(h + a) * offsets_ + j] + first + q;
-                            const Vec s = space_[u];
-                            Vec space_sum = space_gradient_[u];
-                            Dropout::Pair kept{};
-                            if constexpr (Dropped) kept = p_.dropout.keep(pixels_, noise_[j], (h + a) * met + q, m);
-                            GEVIT_UNROLL for (int b = 0; b < wide; ++b) {
-                                const ptrdiff_t i = ((h + a) * keys + m + b) * met + q;
-                                Vec c = content_[at + b * next_key + q];
-                                if constexpr (Dropped) c = keep_where(b ? kept.odd : kept.even, c);
-                                const Vec cg = c * g[a][b], as = share_[i] * s;
-                                total[a][b] += as * c;
-                                content_sum[b] += as * cg;
-                                space_sum += share_[i] * cg;
-                                share_gradient_[i] += s * cg;
-                            }
-                            space_gradient_[u] = space_sum;
-                        }
-                        GEVIT_UNROLL for (int b = 0; b < wide; ++b)
-                            content_gradient_[at + b * next_key + q] = content_sum[b];
-                    }
-                    GEVIT_UNROLL for (int a = 0; a < tall; ++a)
-                        GEVIT_UNROLL for (int b = 0; b < wide; ++b)
-                            weight_[((m + b) * ptrdiff_t(offsets_) + j) * p_.outputs + h + a] = total[a][b];
-                });
+                in_tiles<2>(p_.keys, [&](auto wide, int m) { sum_kept_tile<Dropped, tall, wide>(h, m, j); });
         });
     }
 
-    // From here on share holds A D.  content gradient [m,j,h~] -= C sum_h A D S
-    void subtract_from_content() {
-        const int keys = p_.keys, queries = p_.queries, met = p_.pair_queries;
-        for (int query = 0; query < queries; ++query) {
-            const int begin = p_.own ? query : 0, end = p_.own ? query + 1 : p_.outputs, q = p_.own ? 0 : query;
-            in_tiles<ROWS>(keys, [&](auto wide_, int m) {
-                constexpr int wide = wide_;
-                for (int j = 0; j < offsets_; j += OFFSETS) {
-                    Vec total[OFFSETS][wide] = {};
-                    for (int h = begin; h < end; ++h)
-                        GEVIT_UNROLL for (int o = 0; o < OFFSETS; ++o) {
-                            const Vec s = space_[space_at_[h * offsets_ + j + o] + query];
-                            GEVIT_UNROLL for (int b = 0; b < wide; ++b)
-                                total[o][b] += share_[(h * keys + m + b) * met + q] * s;
-                        }
-                    GEVIT_UNROLL for (int b = 0; b < wide; ++b)
-                        GEVIT_UNROLL for (int o = 0; o < OFFSETS; ++o) {
-                            const ptrdiff_t i = ((m + b) * ptrdiff_t(offsets_) + j + o) * queries + query;
-                            content_gradient_[i] -= content_[i] * total[o][b];
-                        }
+    template <bool Dropped, int Tall, int Wide>
+    void sum_kept_tile(int h, int m, int j) {
+        const ptrdiff_t queries = p_.queries, met = p_.pair_queries, first = p_.first_query(h), keys = p_.keys;
+        const ptrdiff_t at = (ptrdiff_t(m) * offsets_ + j) * queries + first, next_key = offsets_ * queries;
+        const ptrdiff_t next_query = p_.outputs * keys;
+        ptrdiff_t space_at[Tall];
+        Vec total[Tall][Wide] = {}, g[Tall][Wide];
+        Vec* const weight = weight_ + (ptrdiff_t(m) * offsets_ + j) * p_.outputs + h;
+        const Vec* const weight_gradient = weight_gradient_ + (weight - weight_);
+        const ptrdiff_t next_weight = ptrdiff_t(offsets_) * p_.outputs;
+        GEVIT_UNROLL for (int a = 0; a < Tall; ++a) {
+            space_at[a] = space_at_[(h + a) * offsets_ + j] + first;
+            GEVIT_UNROLL for (int b = 0; b < Wide; ++b) g[a][b] = weight_gradient[b * next_weight + a];
+        }
+        const Vec *const space = space_, *const content = content_ + at, *share = share_ + pair_at(0, h) + m;
+        Vec *const space_gradient = space_gradient_, *const content_gradient = content_gradient_ + at;
+        Vec* share_gradient = share_gradient_ + pair_at(0, h) + m;
+        const Dropout::Pixels pixels = pixels_;
+        const Dropout::Offset noise = noise_[j];
+        for (ptrdiff_t q = 0; q < met; ++q, share += next_query, share_gradient += next_query) {
+            Vec content_sum[Wide];
+            GEVIT_UNROLL for (int b = 0; b < Wide; ++b) content_sum[b] = content_gradient[b * next_key + q];
+            GEVIT_UNROLL for (int a = 0; a < Tall; ++a) {
+                const Vec s = space[space_at[a] + q];
+                Vec space_sum = space_gradient[space_at[a] + q];
+                Dropout::Pair kept{};
+                if constexpr (Dropped) kept = p_.dropout.keep(pixels, noise, q * p_.outputs + h + a, m);
+                GEVIT_UNROLL for (int b = 0; b < Wide; ++b) {
+                    Vec c = content[b * next_key + q];
+                    if constexpr (Dropped) c = keep_where(b ? kept.odd : kept.even, c);
+                    const Vec share_here = share[a * keys + b], cg = c * g[a][b], as = share_here * s;
+                    total[a][b] += as * c;
+                    content_sum[b] += as * cg;
+                    space_sum += share_here * cg;
+                    share_gradient[a * keys + b] += s * cg;
                 }
-            });
+                space_gradient[space_at[a] + q] = space_sum;
+            }
+            GEVIT_UNROLL for (int b = 0; b < Wide; ++b) content_gradient[b * next_key + q] = content_sum[b];
+        }
+        GEVIT_UNROLL for (int a = 0; a < Tall; ++a)
+            GEVIT_UNROLL for (int b = 0; b < Wide; ++b) weight[b * next_weight + a] = total[a][b];
+    }
+
+    // content gradient [m,j,h~] -= C sum_h A D S
+    template <int Wide>
+    void subtract_from_content(int query, int m) {
+        const ptrdiff_t queries = p_.queries, keys = p_.keys, next_key = offsets_ * queries;
+        const int outputs = p_.own ? 1 : p_.outputs, *const space_at = space_at_ + (p_.own ? query * offsets_ : 0);
+        const Vec *const share = share_ + (p_.own ? pair_at(0, query) : pair_at(query, 0)) + m, *const space = space_ + query;
+        for (int j = 0; j < offsets_; j += OFFSETS) {
+            Vec total[OFFSETS][Wide] = {};
+            for (int h = 0; h < outputs; ++h)
+                GEVIT_UNROLL for (int o = 0; o < OFFSETS; ++o) {
+                    const Vec s = space[space_at[h * offsets_ + j + o]];
+                    GEVIT_UNROLL for (int b = 0; b < Wide; ++b) total[o][b] += share[h * keys + b] * s;
+                }
+            const ptrdiff_t at = m * next_key + j * queries + query;
+            GEVIT_UNROLL for (int b = 0; b < Wide; ++b)
+                GEVIT_UNROLL for (int o = 0; o < OFFSETS; ++o) {
+                    const ptrdiff_t i = at + b * next_key + o * queries;
+                    content_gradient_[i] -= content_[i] * total[o][b];
+                }
         }
     }
 
-    // space gradient [u,h~] = S (what is there - sum over the (h,j) that meet u of sum_m A D C)
-    void subtract_from_space() {
-        const int keys = p_.keys, queries = p_.queries, met = p_.pair_queries;
-        outputs_in_tiles<ROWS>([&](auto tall_, int h) {
-            constexpr int tall = tall_;
-            for (int q = 0; q < met; ++q) {
-                const int query = p_.first_query(h) + q;
-                for (int j = 0; j < offsets_; j += OFFSETS) {
-                    Vec total[OFFSETS][tall] = {};
-                    for (int m = 0; m < keys; ++m)
-                        GEVIT_UNROLL for (int o = 0; o < OFFSETS; ++o) {
-                            const Vec c = content_[(ptrdiff_t(m) * offsets_ + j + o) * queries + query];
-                            GEVIT_UNROLL for (int a = 0; a < tall; ++a)
-                                total[o][a] += share_[((h + a) * keys + m) * met + q] * c;
-                        }
-                    GEVIT_UNROLL for (int a = 0; a < tall; ++a)
-                        GEVIT_UNROLL for (int o = 0; o < OFFSETS; ++o)
-                            space_gradient_[space_at_[(h + a) * offsets_ + j + o] + query] -= total[o][a];
+    // space gradient [u,h~] -= sum over the (h,j) that meet u of sum_m A D C; its factor S is still to come
+    template <int Tall>
+    void subtract_from_space(int query, int q, int h) {
+        const ptrdiff_t queries = p_.queries, keys = p_.keys, next_key = offsets_ * queries;
+        const Vec* const share = share_ + pair_at(q, h);
+        for (int j = 0; j < offsets_; j += OFFSETS) {
+            const Vec* content = content_ + j * queries + query;
+            Vec total[OFFSETS][Tall] = {};
+            for (int m = 0; m < keys; ++m, content += next_key)
+                GEVIT_UNROLL for (int o = 0; o < OFFSETS; ++o) {
+                    const Vec c = content[o * queries];
+                    GEVIT_UNROLL for (int a = 0; a < Tall; ++a) total[o][a] += share[a * keys + m] * c;
                 }
-            }
-        });
-        for (ptrdiff_t i = 0; i < ptrdiff_t(p_.space_rows) * queries; ++i) space_gradient_[i] *= space_[i];
+            GEVIT_UNROLL for (int a = 0; a < Tall; ++a)
+                GEVIT_UNROLL for (int o = 0; o < OFFSETS; ++o)
+                    space_gradient_[space_at_[(h + a) * offsets_ + j + o] + query] -= total[o][a];
+        }
     }
 
     // ---- the slow way, from sums of scores: any finite scores ----
@@ -476,7 +503,7 @@ class Worker {
                 };
                 const auto kept = [&](int i, int m, int j) {
                     if constexpr (!Dropped) return joint_[i];
-                    const Dropout::Pair pair = p_.dropout.keep(pixels_, noise_[j], h * met + q, m & ~1);
+                    const Dropout::Pair pair = p_.dropout.keep(pixels_, noise_[j], q * p_.outputs + h, m & ~1);
                     return keep_where(m & 1 ? pair.odd : pair.even, p_.dropout.scale() * joint_[i]);
                 };
                 Vec largest = splat(LOWEST), total = {}, d = {};
@@ -509,19 +536,19 @@ class Worker {
     }
 
     struct Release {
-        void operator()(float* memory) const { ::operator delete[](memory, std::align_val_t(64)); }
+        void operator()(char* memory) const { ::operator delete[](memory, std::align_val_t(64)); }
     };
 
     const Problem& p_;
     const Inputs in_;
-    std::unique_ptr<float[], Release> memory_;
-    bool usable_ = false;
-    Planes key_, value_, key_gradient_, value_gradient_;
-    Block block_;
+    std::unique_ptr<char[], Release> memory_;
+    Planes key_{}, value_{}, key_gradient_{}, value_gradient_{};
+    Block block_{};
     int offsets_;         // of the block, padded
     IntVec present_;      // lanes that hold a pixel
     Dropout::Pixels pixels_;
-    int *distance_, *space_at_;  // of offset j: how far away its pixel is; where output h finds S, [h][j]
+    // Of offset j in the block's list: its number in the neighbourhood, how far away its pixel is; where h finds S, [h][j].
+    int *offset_, *distance_, *space_at_;
     IntVec* inside_;             // of offset j: lanes whose neighbour is in the image
     Dropout::Offset* noise_;
     Vec *query_, *out_, *content_, *space_, *element_, *largest_, *total_, *share_, *weight_, *joint_;
@@ -625,6 +652,7 @@ extern "C" int gevit_dropout_keep(float* keep, const gevit_shape* shape) {
     return without_exceptions(shape, [&](const Problem& problem) {
         const Dropout& dropout = problem.dropout;
         const int offsets = problem.neighborhood * problem.neighborhood, pairs = int(problem.pairs());
+        const int outputs = problem.outputs, met = problem.pair_queries;
         for (int64_t task = 0; task < problem.tasks; ++task)
             for (const Block& block : problem.blocks) {
                 const Dropout::Pixels pixels = dropout.pixels(uint32_t(task), uint32_t(block.first));
@@ -632,7 +660,8 @@ extern "C" int gevit_dropout_keep(float* keep, const gevit_shape* shape) {
                     for (int m = 0; m < problem.keys; ++m)
                         for (int j = 0; j < offsets; ++j) {
                             const Dropout::Pair kept = dropout.keep(pixels, dropout.offset(pixels, j), pair, m & ~1);
-                            const int64_t plane = ((task * pairs + pair) * problem.keys + m) * offsets + j;
+                            const int64_t place = pair % outputs * met + pair / outputs;
+                            const int64_t plane = ((task * pairs + place) * problem.keys + m) * offsets + j;
                             store(keep + plane * problem.pixels + block.first,
                                   keep_where(m & 1 ? kept.odd : kept.even, splat(dropout.scale())), block.count);
                         }

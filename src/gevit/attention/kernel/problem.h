@@ -15,6 +15,10 @@ struct Block {
     int first, count;
     int row_begin, row_end, column_begin, column_end;
     int offsets() const { return (row_end - row_begin) * (column_end - column_begin); }
+    bool same_offsets(const Block& other) const {
+        return row_begin == other.row_begin && row_end == other.row_end && column_begin == other.column_begin &&
+               column_end == other.column_end;
+    }
 };
 
 inline int padded_to(int multiple, int count) { return (count + multiple - 1) / multiple * multiple; }

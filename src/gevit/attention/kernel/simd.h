@@ -20,12 +20,13 @@ constexpr int LANES = 4, REGISTERS = 32;
 constexpr int LANES = 4, REGISTERS = 16;
 #endif
 
-typedef float Vec __attribute__((vector_size(LANES * 4), may_alias));
-typedef int32_t IntVec __attribute__((vector_size(LANES * 4), may_alias));
-typedef uint32_t BitVec __attribute__((vector_size(LANES * 4), may_alias));
+typedef float Vec __attribute__((vector_size(LANES * 4)));
+typedef int32_t IntVec __attribute__((vector_size(LANES * 4)));
+typedef uint32_t BitVec __attribute__((vector_size(LANES * 4)));
 
 // Loops over registers must disappear: an array of accumulators is no array, it is a set of registers.
 #define GEVIT_UNROLL _Pragma("GCC unroll 8")
+#define GEVIT_INLINE __attribute__((always_inline))
 
 inline Vec splat(float value) { return Vec{} + value; }
 
@@ -49,7 +50,7 @@ inline void store(float* to, Vec value, int count) {
     std::memcpy(to, &value, (count < LANES ? count : LANES) * sizeof(float));
 }
 
-inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }
+inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }  // b if either is NaN
 inline Vec keep_where(IntVec mask, Vec value) { return mask ? value : Vec{}; }
 
 inline bool any(IntVec mask) {
@@ -67,7 +68,7 @@ inline float sum(Vec value) {
 // 2^x for x <= 0, to 2e-7; below 2^-126 it stays at 2^-126, which no sum of weights near 1 can see. NaN stays NaN.
 inline Vec exp2(Vec x) {
     const Vec rounder = splat(12582912.f);  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
-    x = x < splat(-126.f) ? splat(-126.f) : x;
+    x = larger(splat(-126.f), x);
     const Vec shifted = x + rounder;
     const Vec f = x - (shifted - rounder);
     Vec power = splat(1.3276472e-3f);

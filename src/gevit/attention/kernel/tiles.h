@@ -18,7 +18,7 @@ using Tile = std::integral_constant<int, Size>;
 
 // Covers [0, count) by tiles: body(Tile<4, 2 or 1>, begin).
 template <int Largest, class Body>
-inline void in_tiles(int count, Body&& body) {
+GEVIT_INLINE inline void in_tiles(int count, Body&& body) {
     int begin = 0;
     if constexpr (Largest >= 4)
         for (; begin + 4 <= count; begin += 4) body(Tile<4>{}, begin);
@@ -48,8 +48,7 @@ struct Planes {
     float* data;
     ptrdiff_t pitch;  // from one plane to the next
     int keys, channels;
-    const float* at(int key, int channel) const { return data + (ptrdiff_t(key) * channels + channel) * pitch; }
-    float* at(int key, int channel) { return data + (ptrdiff_t(key) * channels + channel) * pitch; }
+    float* at(int key, int channel) const { return data + (ptrdiff_t(key) * channels + channel) * pitch; }
 };
 
 struct Shifts {
@@ -106,26 +105,34 @@ inline void mix(const Vec* weight, int rows, const Planes& planes, Shifts shifts
 }
 
 // plane[key][channel][pixel + offset] += sum over rows of weight[key][offset][row] * left[channel][row]
-inline void scatter(const Vec* weight, const Vec* left, int rows, Planes& planes, Shifts shifts) {
-    for (int key = 0; key < planes.keys; ++key)
-        for (int offset = 0; offset < shifts.count; offset += OFFSETS)
-            in_channel_tiles(planes.channels, [&](auto wide_, int channel) {
-                constexpr int wide = wide_;
-                Vec total[wide][OFFSETS] = {};
-                const Vec* factor = weight + (ptrdiff_t(key) * shifts.count + offset) * rows;
-                const Vec* source = left + channel * rows;
-                for (int row = 0; row < rows; ++row)
-                    GEVIT_UNROLL for (int o = 0; o < OFFSETS; ++o) {
-                        const Vec w = factor[o * rows + row];
-                        GEVIT_UNROLL for (int c = 0; c < wide; ++c) total[c][o] += w * source[c * rows + row];
-                    }
-                float* plane = planes.at(key, channel);
-                GEVIT_UNROLL for (int o = 0; o < OFFSETS; ++o)
+// The tile of left stays in registers; keys run innermost, so that a plane rests before its overlapping next visit.
+inline void scatter(const Vec* weight, const Vec* left, int rows, const Planes& planes, Shifts shifts) {
+    in_tiles<ROWS>(rows, [&](auto tile_, int row) {
+        constexpr int tile = tile_;
+        in_channel_tiles(planes.channels, [&](auto wide_, int channel) {
+            constexpr int wide = wide_;
+            const ptrdiff_t pitch = planes.pitch, next_key = planes.channels * pitch;
+            const int keys = planes.keys;
+            Vec source[wide][tile];
+            GEVIT_UNROLL for (int c = 0; c < wide; ++c)
+                GEVIT_UNROLL for (int r = 0; r < tile; ++r) source[c][r] = left[(channel + c) * rows + row + r];
+            for (int offset = 0; offset < shifts.count; ++offset) {
+                float* at = planes.at(0, channel) + shifts.distance[offset];
+                const Vec* factor = weight + ptrdiff_t(offset) * rows + row;
+                for (int key = 0; key < keys; ++key) {
+                    Vec w[tile];
+                    GEVIT_UNROLL for (int r = 0; r < tile; ++r) w[r] = factor[r];
                     GEVIT_UNROLL for (int c = 0; c < wide; ++c) {
-                        float* at = plane + c * planes.pitch + shifts.distance[offset + o];
-                        store(at, load(at) + total[c][o]);
+                        Vec total = load(at + c * pitch);
+                        GEVIT_UNROLL for (int r = 0; r < tile; ++r) total += w[r] * source[c][r];
+                        store(at + c * pitch, total);
                     }
-            });
+                    at += next_key;
+                    factor += ptrdiff_t(shifts.count) * rows;
+                }
+            }
+        });
+    });
 }
 
 // The same three for the learned vectors, tables [index][channel] of plain numbers, and weight [index][row].

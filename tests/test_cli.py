@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gevit.cli import main
+
+
+def test_equivariance_table_and_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "new" / "maps.png"
+    assert main(["equivariance", "--model", "d1_sa", "--images", "1", "--figure", str(picture)]) == 0
+    printed = capsys.readouterr().out
+    assert "44,388 parameters" in printed
+    assert "flip" in printed
+    assert str(picture) in printed
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert list(picture.parent.iterdir()) == [picture]
+
+
+def test_equivariance_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["equivariance", "--model", "r4_sa", "--model", "d1_sa", "--images", "1", "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert (first["model"], len(first["elements"])) == ("r4_sa", 4)
+    assert (second["model"], second["group"]) == ("d1_sa", "Dihedral(1)")
+    assert 0 < first["elements"][1]["logits"]["worst"] < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "r5_sa"], "unknown model 'r5_sa'"),
+        (["--neighborhood", "4"], "neighborhood must be odd"),
+        (["--encoding", "x"], "unknown encoding 'x'"),
+        (["--images", "0"], "--images must be at least 1"),
+        (["--figure", "/dev/null/x.png", "--model", "z2_sa"], "x.png"),
+    ],
+)
+def test_errors_are_one_line_and_no_traceback(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["equivariance", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("gevit equivariance: error: ")
+    assert message in captured.err
+    assert "Traceback" not in captured.err
+
+
+def test_bad_flags_exit_with_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["equivariance", "--neighborhood", "wide"])
+    assert "expected an odd integer or 'global', got 'wide'" in capsys.readouterr().err
+
+
+def test_installed_command_and_version() -> None:
+    script = Path(sys.executable).with_name("gevit")
+    answer = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
+    assert answer.stdout.startswith("gevit 0.")

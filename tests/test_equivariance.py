@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gevit
+from gevit.equivariance import EquivarianceError, assert_equivariant, measure
+from gevit.groups import Cyclic, Dihedral
+
+
+class Lift(nn.Module):
+    """An exactly equivariant lifting of images to D4: convolution with every turned and mirrored kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel = torch.randn(3, 2, 3, 3, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernels = [Dihedral(4).act_on_image(self.kernel, e) for e in range(8)]
+        return torch.stack([nn.functional.conv2d(x, kernel, padding=1) for kernel in kernels], 2)
+
+
+IMAGES = torch.randn(2, 2, 8, 9, dtype=torch.float64)
+
+
+def test_image_to_signal() -> None:
+    report = measure(Lift(), IMAGES, Dihedral(4))
+    assert len(report) == 8
+    assert report.worst < 1e-14
+    assert 0 < report[1].mean <= report[1].worst < 1e-14
+    assert max(report.translations) < 1e-14
+
+
+def test_image_to_logits_and_signal_to_signal() -> None:
+    lift = Lift()
+    assert_equivariant(lambda x: lift(x).amax((2, 3, 4)), IMAGES, Dihedral(4))
+    assert_equivariant(nn.ReLU(), lift(IMAGES), Dihedral(4))
+    assert_equivariant(lambda x: x.amax(2), lift(IMAGES), Dihedral(4))  # signal to image
+
+
+def test_wrong_permutation_of_the_group_axis_is_seen() -> None:
+    lift = Lift()
+    with pytest.raises(EquivarianceError, match=r"element \d of Dihedral\(4\) \(.+\): worst relative error \d"):
+        assert_equivariant(lambda x: lift(x).roll(1, 2), IMAGES, Dihedral(4))
+
+
+def test_the_message_names_the_worst_element_and_the_size_of_the_error() -> None:
+    """A module that is wrong for the flip alone."""
+
+    def left_half(x: Tensor) -> Tensor:
+        return x[..., :4].sum((-2, -1)) + 3 * x[..., 4:].sum((-2, -1))
+
+    with pytest.raises(EquivarianceError) as caught:
+        assert_equivariant(left_half, IMAGES[..., :8], Dihedral(1), tolerance=1e-6)
+    error = measure(left_half, IMAGES[..., :8], Dihedral(1))[1]
+    assert f"element 1 of Dihedral(1) (flip): worst relative error {error:.2e}" in str(caught.value)
+    assert "tolerance 1e-06; 1 of 2 elements fail" in str(caught.value)
+
+
+def test_nan_fails() -> None:
+    with pytest.raises(EquivarianceError, match="nan"):
+        assert_equivariant(lambda x: x * float("nan"), IMAGES, Cyclic(4))
+
+
+def test_translations_need_a_margin_where_borders_differ() -> None:
+    padded = nn.Conv2d(2, 2, 3, padding=1).double()
+    assert max(measure(padded, IMAGES, Cyclic(1), margin=0).translations) > 1e-3
+    assert max(measure(padded, IMAGES, Cyclic(1), translations=[(1, 0)], margin=2).translations) < 1e-14
+
+
+def test_subsampling_is_seen_by_translations() -> None:
+    assert max(measure(nn.AvgPool2d(2), IMAGES[..., :8], Cyclic(4)).translations) > 1e-2
+
+
+def test_dicts_and_lists_count_with_their_worst() -> None:
+    good, bad = nn.Identity(), nn.Conv2d(2, 2, 3, padding=1).double()
+    assert measure(lambda x: {"a": good(x)}, IMAGES, Cyclic(4)).worst == 0
+    assert measure(lambda x: {"a": good(x), "b": [bad(x)]}, IMAGES, Cyclic(4)).worst > 1e-2
+
+
+def test_default_tolerance_follows_the_precision() -> None:
+    noise = torch.randn(8, 8)
+
+    def nearly(x: Tensor) -> Tensor:
+        return x + 1e-7 * noise.to(x)
+
+    assert_equivariant(nearly, torch.randn(1, 1, 8, 8), Cyclic(4))
+    with pytest.raises(EquivarianceError, match="tolerance 1e-10"):
+        assert_equivariant(nearly, torch.randn(1, 1, 8, 8, dtype=torch.float64), Cyclic(4))
+
+
+def test_report_prints_as_a_table() -> None:
+    text = str(measure(nn.Identity(), IMAGES, Cyclic(8)))
+    assert "45°" in text
+    assert "approximate (interpolated)" in text
+    assert "translation (1, 0)" in text
+
+
+def test_bad_input() -> None:
+    with pytest.raises(ValueError, match="got 3 axes"):
+        measure(nn.Identity(), torch.randn(2, 8, 8), Cyclic(4))
+    with pytest.raises(TypeError, match=r"torch\.uint8"):
+        measure(nn.Identity(), torch.zeros(1, 1, 8, 8, dtype=torch.uint8), Cyclic(4))
+    with pytest.raises(ValueError, match="group axis|shape"):
+        measure(nn.Identity(), torch.randn(1, 1, 4, 8, 8), Cyclic(8))
+    with pytest.raises(ValueError, match=r"call module\.eval\(\) first"):
+        measure(gevit.create_model("r4_sa"), torch.randn(1, 1, 28, 28), Cyclic(4))

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import copy
+import functools
+
+import pytest
+import torch
+from torch import nn
+
+import gevit
+from gevit.data import load_digits, normalize_digits
+from gevit.equivariance import assert_equivariant, measure
+from gevit.groups import Cyclic
+from gevit.layers import InvariantPooling
+from gevit.models import GroupTransformer
+
+PARAMETERS = {
+    ("z2_sa", "rotmnist"): 44_368,
+    ("r4_sa", "rotmnist"): 44_428,
+    ("r8_sa", "rotmnist"): 44_508,
+    ("r12_sa", "rotmnist"): 44_588,
+    ("d1_sa", "rotmnist"): 44_388,
+    ("d1_sa", "cifar10"): 3_001_808,
+    ("r4_sa", "pcam"): 207_034,
+}
+EQUIVARIANT = ["r4_sa", "r8_sa", "r12_sa", "r16_sa", "d1_sa", "d4_sa", "d8_sa"]
+
+
+@pytest.mark.parametrize(("name", "preset"), PARAMETERS)
+def test_parameter_counts(name: str, preset: str) -> None:
+    assert sum(p.numel() for p in gevit.create_model(name, preset).parameters()) == PARAMETERS[name, preset]
+
+
+@functools.cache
+def trained(name: str, encoding: str, neighborhood: int | None, steps: int) -> nn.Module:
+    """A model after some optimizer steps on real digits (none: random weights)."""
+    torch.manual_seed(0)
+    model = gevit.create_model(name, neighborhood=neighborhood, encoding=encoding)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    digits, labels = load_digits()
+    for step in range(steps):
+        batch = torch.arange(step, 5000, 1250)[:2]
+        loss = nn.functional.cross_entropy(model(normalize_digits(digits[batch])[..., 3:25, 3:25]), labels[batch])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+def digits(size: int = 22, dtype: torch.dtype = torch.float32, count: int = 1) -> torch.Tensor:
+    first = (28 - size) // 2
+    images = normalize_digits(load_digits()[0][777 : 777 + count])
+    return images[..., first : first + size, first : first + size].to(dtype)
+
+
+@pytest.mark.parametrize("steps", [0, 20], ids=["random", "trained"])
+@pytest.mark.parametrize("encoding", ["ge", "relative"])
+@pytest.mark.parametrize("name", EQUIVARIANT)
+def test_exact_invariance_and_equivariance(name: str, encoding: str, steps: int) -> None:
+    """Logits and every feature map, both poolings; 1e-5 in float32, 1e-10 in float64, odd sizes too."""
+    model = copy.deepcopy(trained(name, encoding, 5, steps))
+    assert isinstance(model, GroupTransformer)
+    for pooling in ("max_mean", "sum_max"):
+        model.pooling = InvariantPooling(pooling)
+        assert_equivariant(model, digits(28, count=2), model.group, tolerance=1e-5)
+    assert_equivariant(model.forward_features, digits(27), model.group, tolerance=1e-5)
+    model.double()
+    large = model.group.order > 8 and encoding == "ge"
+    if not (large and steps == 0):
+        assert_equivariant(
+            lambda x: [model.forward_features(x), model(x)], digits(22, torch.float64), model.group, tolerance=1e-10
+        )
+
+
+@pytest.mark.parametrize("steps", [0, 20], ids=["random", "trained"])
+@pytest.mark.parametrize(("name", "encoding"), [("r4_sa", "ge"), ("d1_sa", "ge"), ("d4_sa", "relative")])
+def test_global_attention(name: str, encoding: str, steps: int) -> None:
+    model = copy.deepcopy(trained(name, encoding, None, steps))
+    assert isinstance(model, GroupTransformer)
+    assert_equivariant(model, digits(23), model.group, tolerance=1e-5)
+    assert_equivariant(model.double(), digits(22, torch.float64), model.group, tolerance=1e-10)
+
+
+@pytest.mark.parametrize("name", ["r4_sa", "d4_sa"])
+@pytest.mark.parametrize("steps", [0, 20], ids=["random", "trained"])
+def test_gsa_is_not_equivariant(name: str, steps: int) -> None:
+    """The negative control: the checker sees what the paper criticises."""
+    model = trained(name, "gsa", 5, steps)
+    assert isinstance(model, GroupTransformer)
+    assert measure(model, digits(28), model.group).worst > 1e-4
+    assert measure(model.forward_features, digits(28), model.group).worst > 1e-2
+    with pytest.raises(AssertionError, match=r"not equivariant to element \d of .*worst relative error"):
+        assert_equivariant(model, digits(28), model.group, tolerance=1e-4)
+
+
+def test_translation_model_is_not_rotation_invariant() -> None:
+    model = trained("z2_sa", "ge", 5, 0)
+    assert measure(model, digits(28), Cyclic(4)).worst > 1e-3
+
+
+def test_finer_angles_are_reported_as_approximate() -> None:
+    model = trained("r8_sa", "ge", 5, 0)
+    report = measure(model, digits(28), Cyclic(8))
+    assert [error.exact for error in report] == [True, False] * 4
+    assert max(error for error in report if not error.exact) > 1e-4 > report.worst
+
+
+@pytest.mark.parametrize(("preset", "channels", "size"), [("cifar10", 3, 17), ("pcam", 3, 90)])
+@pytest.mark.parametrize("name", ["r4_sa", "d1_sa"])
+def test_other_presets(name: str, preset: str, channels: int, size: int) -> None:
+    model = gevit.create_model(name, preset, neighborhood=3).eval()
+    assert isinstance(model, GroupTransformer)
+    x = torch.randn(1, channels, size, size)
+    assert_equivariant(model, x, model.group, tolerance=1e-5)
+    assert model(x).shape == (1, model.preset.num_classes)
+
+
+@pytest.mark.parametrize("name", gevit.list_models())
+def test_every_model(name: str) -> None:
+    """One matrix over the registry: other channels and classes, non-square images, one after the other."""
+    model = gevit.create_model(name, in_channels=2, num_classes=3, neighborhood=3, encoding="relative").eval()
+    for size in ((22, 31), (28, 28), (25, 23), (28, 28)):
+        assert model(torch.randn(1, 2, *size)).shape == (1, 3)
+
+
+def test_feature_maps() -> None:
+    model = gevit.create_model("r4_sa").eval()
+    features = model.forward_features(torch.randn(2, 1, 28, 28))  # type: ignore[operator]
+    shapes = {name: tuple(x.shape) for name, x in features.items()}
+    assert shapes["lifting"] == (2, 20, 4, 28, 28)
+    assert shapes["stage1_block1"] == (2, 20, 4, 24, 24)
+    assert shapes["stage1_pool"] == (2, 20, 4, 12, 12)
+    assert shapes["classes"] == (2, 10, 4, 4, 4)
+
+
+def test_copies_and_state() -> None:
+    model = gevit.create_model("d4_sa")
+    x = torch.randn(1, 1, 24, 24)
+    train_keys = list(model.state_dict())
+    wanted = model.eval()(x)
+    assert list(model.state_dict()) == train_keys
+    assert set(train_keys) == {name for name, _ in model.named_parameters()}
+    assert torch.equal(copy.deepcopy(model)(x), wanted)
+    other = gevit.create_model("d4_sa").eval()
+    assert not torch.equal(other(x), wanted)
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(other(x), wanted)
+    torch.testing.assert_close(model.double()(x.double()), wanted.double(), rtol=1e-4, atol=1e-4)
+    assert torch.equal(model.float()(x), wanted)
+
+
+def test_empty_batch() -> None:
+    assert gevit.create_model("r4_sa").eval()(torch.zeros(0, 1, 28, 28)).shape == (0, 10)
+
+
+def test_dropout_is_on_in_training_alone() -> None:
+    model = gevit.create_model("r4_sa")
+    x = torch.randn(1, 1, 28, 28)
+    assert not torch.equal(model(x), model(x))
+    model.eval()
+    assert torch.equal(model(x), model(x))
+
+
+class TestBadInput:
+    def test_names(self) -> None:
+        with pytest.raises(ValueError, match=r"unknown model 'r4_as'; valid: z2_sa, .*did you mean 'r4_sa'"):
+            gevit.create_model("r4_as")
+        with pytest.raises(ValueError, match="unknown preset 'mnist'; valid: .*did you mean 'rotmnist'"):
+            gevit.create_model("r4_sa", "mnist")
+        with pytest.raises(ValueError, match="unknown encoding"):
+            gevit.create_model("r4_sa", encoding="none")
+        with pytest.raises(ValueError, match="unknown pooling"):
+            gevit.create_model("r4_sa", pooling="mean")
+        with pytest.raises(ValueError, match="unknown backend"):
+            gevit.create_model("r4_sa", backend="gpu")
+        with pytest.raises(ValueError, match="no pretrained weights"):
+            gevit.create_model("r8_sa", pretrained=True)
+        with pytest.raises(ValueError, match="num_classes must be a positive integer, got 0"):
+            gevit.create_model("r4_sa", num_classes=0)
+
+    @pytest.mark.parametrize(("preset", "smallest"), [("rotmnist", 22), ("cifar10", 1), ("pcam", 60)])
+    def test_smallest_image(self, preset: str, smallest: int) -> None:
+        model = gevit.create_model("z2_sa", preset, neighborhood=3).eval()
+        channels = 1 if preset == "rotmnist" else 3
+        assert model(torch.randn(1, channels, smallest, smallest + 1)).isfinite().all()
+        if smallest > 1:
+            with pytest.raises(ValueError, match=f"images must be at least {smallest}x{smallest} .*got"):
+                model(torch.randn(1, channels, smallest, smallest - 1))
+
+    def test_images(self) -> None:
+        model = gevit.create_model("r4_sa").eval()
+        with pytest.raises(ValueError, match="got 3 channels"):
+            model(torch.randn(1, 3, 28, 28))
+        with pytest.raises(TypeError, match=r"torch\.uint8"):
+            model(torch.zeros(1, 1, 28, 28, dtype=torch.uint8))
