@@ -15,7 +15,14 @@ COMMON = ["-std=c++17", "-O3", "-fopenmp", "-fno-math-errno", "-fno-trapping-mat
 TARGETS = {"baseline": []}
 if platform.machine().lower() in {"x86_64", "amd64"}:
     TARGETS["avx2"] = ["-mavx2", "-mfma"]
-    TARGETS["avx512"] = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mprefer-vector-width=512"]
+    TARGETS["avx512"] = [
+        "-mavx512f",
+        "-mavx512bw",
+        "-mavx512vl",
+        "-mavx512dq",
+        "-mfma",
+        "-mprefer-vector-width=512",
+    ]
 
 setup(
     ext_modules=[

@@ -93,9 +93,7 @@ def charts(report: Report) -> str:
         if figure:
             names.append(f"performance_{mode}.png")
             chart.save(figure, IMAGES / names[-1])
-    return "\n\n".join(
-        f"![Time and memory against the group and the neighbourhood](images/{name})" for name in names
-    )
+    return "\n\n".join(f"![Time and memory against the group and the neighbourhood](images/{name})" for name in names)
 
 
 def large_problems(report: Report) -> str:

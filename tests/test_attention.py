@@ -329,7 +329,7 @@ class TestChoice:
     def test_without_the_kernel_auto_is_factored_with_one_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
         native._library.cache_clear()
         monkeypatch.setattr(native, "_TARGETS", {})
-        monkeypatch.setattr(native.importlib.machinery, "EXTENSION_SUFFIXES", [".none"])
+        monkeypatch.setattr("importlib.machinery.EXTENSION_SUFFIXES", [".none"])
         try:
             problem = make_problem()
             with pytest.warns(UserWarning, match=r"without its CPU kernel.*install g\+\+"):

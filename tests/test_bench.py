@@ -61,9 +61,7 @@ def test_worker_measures_a_training_step(backend: str) -> None:
     assert figures["attention_gflops"] > 0
 
 
-def test_run_prints_one_json_object_and_writes_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_prints_one_json_object_and_writes_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, picture = tmp_path / "new" / "run.json", tmp_path / "run.svg"
     flags = ["--model", "z2_sa", "--size", "22", "--batch", "2", "--mode", "infer", "--neighborhood", "3"]
     flags += ["--backend", "native", "--backend", "reference", "--threads", "1", "--seconds", "0", "--json"]
@@ -142,9 +140,7 @@ def test_suites_have_no_case_twice_and_can_be_built() -> None:
 def test_full_suite_holds_the_sweeps() -> None:
     cases = full_suite()
     for backend in BACKENDS:
-        sweep = [
-            case for case in cases if case.backend == backend and case.batch == 2 and case.mode == "train"
-        ]
+        sweep = [case for case in cases if case.backend == backend and case.batch == 2 and case.mode == "train"]
         assert {case.model for case in sweep} >= {"z2_sa", "r4_sa", "r8_sa", "r12_sa", "r16_sa", "d4_sa"}
         assert {case.neighborhood for case in sweep} >= {3, 5, 23}
 
@@ -169,9 +165,7 @@ def test_reference_is_refused_when_it_does_not_fit(monkeypatch: pytest.MonkeyPat
     large = Case("r16_sa", "rotmnist", 5, "ge", 28, 8, "train", "reference")
     found = measure.measure_case(large, seconds=0)
     assert (found["status"], found["group_order"], found["figures"]) == ("skipped", 16, None)
-    assert found["reason"].startswith(
-        "needs about 1"
-    )  # 16^3 x 25 x 1604 pixels x 9 heads x 8 images, a few times
+    assert found["reason"].startswith("needs about 1")  # 16^3 x 25 x 1604 pixels x 9 heads x 8 images, a few times
 
 
 # ---- reporting ----
@@ -274,9 +268,7 @@ def test_no_flags_are_the_quick_suite() -> None:
 
 
 def test_flags_of_a_case_are_combined() -> None:
-    flags = parse(
-        "--model", "r4_sa", "d4_sa", "--neighborhood", "global", "7", "--mode", "train", "--batch", "3"
-    )
+    flags = parse("--model", "r4_sa", "d4_sa", "--neighborhood", "global", "7", "--mode", "train", "--batch", "3")
     cases = bench._cases(flags)
     assert len(cases) == 2 * 2 * 3
     assert {case.neighborhood for case in cases} == {None, 7}
@@ -295,9 +287,7 @@ def test_flags_of_a_case_are_combined() -> None:
         (["--chart", "chart.gif"], "--chart draws .png, .svg, .pdf"),
     ],
 )
-def test_flags_without_sense_are_refused(
-    flags: list[str], words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_flags_without_sense_are_refused(flags: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *flags]) == 2
     assert words in capsys.readouterr().err
 

@@ -7,7 +7,16 @@ import torch
 from gevit.encoding import PositionalEncoding, element_table, offset_table
 from gevit.groups import Cyclic, Dihedral, Group
 
-GROUPS: list[Group] = [Cyclic(1), Cyclic(3), Cyclic(4), Cyclic(8), Cyclic(12), Dihedral(1), Dihedral(3), Dihedral(4)]
+GROUPS: list[Group] = [
+    Cyclic(1),
+    Cyclic(3),
+    Cyclic(4),
+    Cyclic(8),
+    Cyclic(12),
+    Dihedral(1),
+    Dihedral(3),
+    Dihedral(4),
+]
 
 
 def _is_invariant(encoding: str, group: Group) -> bool:
@@ -44,7 +53,7 @@ def test_offsets_are_turned_by_the_inverse(group: Group, neighborhood: int) -> N
     grid = np.stack(np.meshgrid(*[np.linspace(-1, 1, neighborhood) * (radius > 0)] * 2, indexing="ij"), -1)
     for element in range(group.order):
         wanted = grid.reshape(-1, 2) @ np.linalg.inv(group.matrices[element].numpy()).T
-        np.testing.assert_allclose(offsets[table.index[element]], wanted, atol=1e-14)
+        np.testing.assert_allclose(offsets[table.offset_index[element]], wanted, atol=1e-14)
 
 
 @pytest.mark.parametrize(("group", "cosets"), [(Cyclic(4), 1), (Dihedral(4), 1), (Cyclic(8), 2), (Cyclic(16), 4)])

@@ -31,9 +31,7 @@ class TestAxioms:
         products = group.matrices[:, None] @ group.matrices[None]
         torch.testing.assert_close(products, group.matrices[group.product], rtol=0, atol=1e-14)
         identity = torch.eye(2, dtype=torch.float64).expand(group.order, 2, 2)
-        torch.testing.assert_close(
-            group.matrices @ group.matrices.transpose(1, 2), identity, rtol=0, atol=1e-14
-        )
+        torch.testing.assert_close(group.matrices @ group.matrices.transpose(1, 2), identity, rtol=0, atol=1e-14)
 
     def test_elements_are_distinct(self, group: Group) -> None:
         distances = (group.matrices[:, None] - group.matrices[None]).abs().amax((-2, -1))

@@ -9,6 +9,12 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gevit.models import GroupTransformer
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,7 +47,9 @@ def _parser() -> argparse.ArgumentParser:
     equivariance.add_argument("--images", type=int, default=4, metavar="N", help="how many digits")
     equivariance.add_argument("--dtype", choices=["float32", "float64"], default="float32", help="precision")
     equivariance.add_argument("--seed", type=int, default=0, help="seed of the random weights")
-    equivariance.add_argument("--figure", type=Path, metavar="FILE", help="draw feature maps to this .png, .svg or .pdf")
+    equivariance.add_argument(
+        "--figure", type=Path, metavar="FILE", help="draw feature maps to this .png, .svg or .pdf"
+    )
     equivariance.add_argument("--json", action="store_true", help="print JSON")
     equivariance.set_defaults(run=_equivariance)
 
@@ -67,9 +75,7 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--preset", default="rotmnist", help="architecture: rotmnist, cifar10 or pcam")
     parser.add_argument("--encoding", default="ge", help="positional encoding: ge, gsa or relative")
-    parser.add_argument(
-        "--neighborhood", type=_neighborhood, default=5, metavar="N", help="odd side, or 'global'"
-    )
+    parser.add_argument("--neighborhood", type=_neighborhood, default=5, metavar="N", help="odd side, or 'global'")
     parser.add_argument("--pooling", default="max_mean", help="max_mean or sum_max")
     parser.add_argument("--backend", default="auto", help="auto, reference, factored or native")
 
@@ -120,7 +126,7 @@ def _equivariance(args: argparse.Namespace) -> int:
     images = images.expand(-1, preset.in_channels, -1, -1)
 
     console = Console(stderr=args.json)
-    answers = []
+    answers: list[dict[str, Any]] = []
     for name, model in models.items():
         with console.status(f"measuring {name}"):
             logits = measure(model, images, model.group)
@@ -164,11 +170,11 @@ def _equivariance(args: argparse.Namespace) -> int:
     return 0
 
 
-def _save_figure(models: dict, image: object, path: Path) -> None:  # type: ignore[type-arg]
+def _save_figure(models: dict[str, GroupTransformer], image: Tensor, path: Path) -> None:
     try:
         from gevit.equivariance.figures import feature_map_figure
 
-        figure = feature_map_figure(models, image)  # type: ignore[arg-type]
+        figure = feature_map_figure(models, image)
     except ImportError as error:
         raise ImportError(f"drawing needs matplotlib ({error}); pip install 'gevit[figures]'") from error
     path.parent.mkdir(parents=True, exist_ok=True)

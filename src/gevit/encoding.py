@@ -54,14 +54,14 @@ class OffsetTable(NamedTuple):
     """The offsets h^-1 (x_j - x_i) of a square neighbourhood, each distinct one stored once.
 
     `rows[row_index[u]], columns[column_index[u]]` is distinct offset u, scaled so that the neighbourhood spans
-    [-1, 1]; `index[h, j]` is the distinct offset that output element h sees at neighbour j.
+    [-1, 1]; `offset_index[h, j]` is the distinct offset that output element h sees at neighbour j.
     """
 
-    rows: Float[np.ndarray, "row_values"]
-    columns: Float[np.ndarray, "column_values"]
-    row_index: Int[np.ndarray, "offsets"]
-    column_index: Int[np.ndarray, "offsets"]
-    index: Int[np.ndarray, "outputs neighbors"]
+    rows: Float[np.ndarray, row_values]
+    columns: Float[np.ndarray, column_values]
+    row_index: Int[np.ndarray, offsets]
+    column_index: Int[np.ndarray, offsets]
+    offset_index: Int[np.ndarray, "outputs neighbors"]
 
 
 @functools.lru_cache(maxsize=64)
@@ -78,7 +78,7 @@ def offset_table(group: Group, neighborhood: int) -> OffsetTable:
     exact = [element for element in range(group.order) if group.is_exact(element)]
 
     index = np.full((group.order, len(grid)), -1, dtype=np.int64)
-    offsets = []
+    offsets: list[np.ndarray] = []
     for representative in range(group.order):
         if index[representative, 0] >= 0:
             continue
@@ -96,13 +96,13 @@ class CoordinateEncoding(nn.Sequential):
     """The learned function of one coordinate: 1 -> 16 -> channels, with norm and swish between."""
 
     def __init__(self, channels: int, hidden: int = 16) -> None:
-        super().__init__(
-            Linear(1, hidden), nn.LayerNorm(hidden, eps=1e-12), nn.SiLU(), Linear(hidden, channels)
-        )
+        super().__init__(Linear(1, hidden), nn.LayerNorm(hidden, eps=1e-12), nn.SiLU(), Linear(hidden, channels))
 
-    def forward(self, coordinates: Float[Tensor, "n"]) -> Float[Tensor, "n channels"]:
+    def forward(self, coordinates: Float[Tensor, n]) -> Float[Tensor, "n channels"]:
         """Encode each coordinate."""
-        encoded: Tensor = super().forward(coordinates[:, None])
+        encoded = coordinates[:, None]
+        for layer in self:
+            encoded = layer(encoded)
         return encoded
 
 
@@ -130,6 +130,9 @@ class PositionalEncoding(nn.Module):
         element_channels: channels of the query that meet the element; 0 in lifting, where keys have none.
         encoding: `"ge"`, `"gsa"` or `"relative"`; which element is seen.
     """
+
+    element: nn.Parameter | None
+    element_index: Tensor
 
     def __init__(
         self,
@@ -172,9 +175,8 @@ class PositionalEncoding(nn.Module):
         return [self._tensor(table) for table in offset_table(self.group, global_neighborhood(height, width))]
 
     def _tensor(self, table: np.ndarray) -> Tensor:
-        weight = self.row[0].weight
-        dtype = weight.dtype if table.dtype.kind == "f" else torch.long
-        return torch.as_tensor(table, dtype=dtype, device=weight.device)
+        like = next(self.row.parameters())
+        return torch.as_tensor(table, dtype=like.dtype if table.dtype.kind == "f" else None, device=like.device)
 
 
 def global_neighborhood(height: int, width: int) -> int:

@@ -30,14 +30,12 @@ class Group:
 
     order: int
     product: Int[Tensor, "order order"]
-    inverse: Int[Tensor, "order"]
+    inverse: Int[Tensor, order]
     matrices: Float[Tensor, "order 2 2"]
 
     def __init__(self, rotations: int, reflections: bool) -> None:
         if isinstance(rotations, bool) or not isinstance(rotations, int):
-            raise TypeError(
-                f"the number of rotations must be an integer, got {rotations!r}; use for example Cyclic(4)"
-            )
+            raise TypeError(f"the number of rotations must be an integer, got {rotations!r}; use for example Cyclic(4)")
         if rotations < 1:
             raise ValueError(f"the number of rotations must be at least 1, got {rotations}")
         self.rotations = rotations
@@ -48,9 +46,7 @@ class Group:
         turn = torch.arange(self.order) % rotations
         mirror = torch.arange(self.order) // rotations
         sign = 1 - 2 * mirror
-        self.product = (turn[:, None] + sign[:, None] * turn) % rotations + rotations * (
-            (mirror[:, None] + mirror) % 2
-        )
+        self.product = (turn[:, None] + sign[:, None] * turn) % rotations + rotations * ((mirror[:, None] + mirror) % 2)
         self.inverse = (-sign * turn) % rotations + rotations * mirror
 
         angle = 2 * math.pi * turn.double() / rotations
@@ -81,9 +77,7 @@ class Group:
                 [1., 3.]])
         """
         if image.ndim < 2:
-            raise ValueError(
-                f"an image needs at least 2 axes (rows, columns), got shape {tuple(image.shape)}"
-            )
+            raise ValueError(f"an image needs at least 2 axes (rows, columns), got shape {tuple(image.shape)}")
         if not self.is_exact(element):
             return self._interpolate(image, element)
         (a, b), (c, d) = self.matrices[element].int().tolist()
@@ -117,9 +111,7 @@ class Group:
         # grid_sample wants (x, y) in units of half the image.
         grid = (source / torch.tensor([height / 2, width / 2])).flip(-1).to(image)
         planes = image.reshape(1, -1, height, width)
-        return F.grid_sample(planes, grid[None], padding_mode="zeros", align_corners=False).reshape(
-            image.shape
-        )
+        return F.grid_sample(planes, grid[None], padding_mode="zeros", align_corners=False).reshape(image.shape)
 
     def _check(self, element: int) -> int:
         if not 0 <= element < self.order:

@@ -122,9 +122,7 @@ class LiftingAttention(_Attention):
             )
         self.positions = PositionalEncoding(group, neighborhood, self.head_channels // 2)
 
-    def forward(
-        self, x: Float[Tensor, "batch channels height width"]
-    ) -> Float[Tensor, "batch out order height width"]:
+    def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch out order height width"]:
         """Lift images to the group."""
         check_image(x, self.in_channels)
         return self._attend(x.unsqueeze(2))
@@ -162,9 +160,7 @@ class GroupAttention(_Attention):
             raise ValueError(
                 f"out_channels must be at least 6 (row, column and element share half of it), got {out_channels}"
             )
-        self.positions = PositionalEncoding(
-            group, neighborhood, part, self.head_channels - 2 * part, encoding
-        )
+        self.positions = PositionalEncoding(group, neighborhood, part, self.head_channels - 2 * part, encoding)
 
     def forward(
         self, x: Float[Tensor, "batch channels order height width"]
@@ -194,8 +190,7 @@ class Crop(nn.Module):
             return x
         if min(x.shape[-2:]) <= 2 * self.border:
             raise ValueError(
-                f"a {x.shape[-2]}x{x.shape[-1]} map is too small to crop {self.border} on each side; "
-                "use larger images"
+                f"a {x.shape[-2]}x{x.shape[-1]} map is too small to crop {self.border} on each side; use larger images"
             )
         return x[..., self.border : -self.border, self.border : -self.border]
 
@@ -221,9 +216,7 @@ class Block(nn.Module):
             Crop(crop),
         )
         same = attention.in_channels == width
-        self.shortcut = nn.Sequential(
-            nn.Identity() if same else Pointwise(attention.in_channels, width), Crop(crop)
-        )
+        self.shortcut = nn.Sequential(nn.Identity() if same else Pointwise(attention.in_channels, width), Crop(crop))
         self.mlp = nn.Sequential(
             Pointwise(width, hidden), Norm(hidden), nn.SiLU(), Pointwise(hidden, width), Norm(width)
         )

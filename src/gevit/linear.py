@@ -27,4 +27,4 @@ class Pointwise(Linear):
         flat = torch.matmul(self.weight, x.flatten(2))
         if self.bias is not None:
             flat = flat + self.bias[:, None]
-        return flat.unflatten(2, x.shape[2:])
+        return flat.view(len(x), self.out_features, *x.shape[2:])

@@ -68,8 +68,7 @@ def _choose(backend: str, query: Tensor) -> str:
     serves = query.device.type == "cpu" and query.dtype == torch.float32
     if backend == "native" and not serves:
         raise ValueError(
-            f"the native backend serves float32 on the CPU, got {query.dtype} on {query.device}; "
-            "use backend='auto'"
+            f"the native backend serves float32 on the CPU, got {query.dtype} on {query.device}; use backend='auto'"
         )
     if backend == "native" and not native.is_available():
         raise ValueError(f"the native backend is not built: {native.REASON}; use backend='auto'")

@@ -7,12 +7,13 @@ small ones, and no tensor of size |H|^3 n^2 is ever needed in full:
     W[h, h^, j] = sum over h~ of  R[h, h~, h^] S[h, h~, j] C[h~, h^, j] / Z[h, h~]
     out[h]      = sum over (h^, j) of  W[h, h^, j] v[h^, j]
 
-Work goes in chunks of pixels of one (image, head); the backward pass recomputes them. With p = C S R / Z, dW = dout v^T and
-x = p dW, the gradient of a score is x - p sum(x), which is summed over h, h^ and j to those of the three parts. Maxima are
-subtracted from each factor; where they lie so far apart that a Z underflows, p is computed from the full scores instead.
+Work goes in chunks of pixels of one (image, head); the backward pass recomputes them. With p = C S R / Z,
+dW = dout v^T and x = p dW, the gradient of a score is x - p sum(x), which is summed over h, h^ and j to those of the
+three parts. Maxima are subtracted from each factor; where they lie so far apart that a Z underflows, p is computed from
+the full scores instead.
 
-Axes: p = pixel of the chunk, v = h, q = h~, m = h^, j = neighbour. With own_query, q is the output itself and v has one
-entry.
+Axes: p = pixel of the chunk, v = h, q = h~, m = h^, j = neighbour. With own_query, q is the output itself and v has
+one entry.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def forward(
         chunk = _Chunk.prepare(q, k, v, positions, window, scale)
         mixed = chunk.mix(p * keep for p, keep in chunk.coefficients(dropout, chunk_seed))
         out[image, :, head, :, window.pixels] = (mixed.flatten(2) @ chunk.v.flatten(1, 2)).permute(2, 1, 0)
-    return out.unflatten(-1, (height, width))
+    return out.view(*out.shape[:-1], height, width)
 
 
 def backward(
@@ -87,9 +88,7 @@ def backward(
     return grads[0], grads[1], grads[2], d_space, d_element
 
 
-def _chunks(
-    query: Tensor, key: Tensor, positions: Positions, seed: int
-) -> Iterator[tuple[int, int, Window, int]]:
+def _chunks(query: Tensor, key: Tensor, positions: Positions, seed: int) -> Iterator[tuple[int, int, Window, int]]:
     batch, channels, heads, queries, height, width = query.shape
     outputs, offsets = positions.offset_index.shape
     area = height * width
@@ -200,7 +199,7 @@ class _Chunk:
         """Gradients of the (scaled) queries, of keys and values at their neighbours, of space and element."""
         d_weight = (upstream @ self.v.flatten(1, 2).transpose(1, 2)).unflatten(-1, self.v.shape[1:3])
         d_content, d_space, d_element = (torch.empty_like(x) for x in (self.content, self.space, self.element))
-        weights = []
+        weights: list[Tensor] = []
         for h, (p, keep) in enumerate(coefficients):
             weight = p * keep
             x = weight * (d_weight[:, h : h + 1] if self.positions.own_query else d_weight)
@@ -243,12 +242,10 @@ def _outer(
 def _read(values: Float[Tensor, "p q n"], index: Int[Tensor, "#p #q v k"]) -> Float[Tensor, "p q v k"]:
     """Look up `values` along their last axis, for every pixel and query."""
     flat = index.flatten(2).expand(*values.shape[:2], -1)
-    return values.gather(2, flat).unflatten(2, index.shape[2:])
+    return values.gather(2, flat).view(*values.shape[:2], *index.shape[2:])
 
 
-def _unread(
-    grad: Float[Tensor, "p q v k"], index: Int[Tensor, "#p #q v k"], size: int
-) -> Float[Tensor, "p q n"]:
+def _unread(grad: Float[Tensor, "p q v k"], index: Int[Tensor, "#p #q v k"], size: int) -> Float[Tensor, "p q n"]:
     """The gradient of `_read`."""
     flat = index.flatten(2).expand(*grad.shape[:2], -1)
     return grad.new_zeros(*grad.shape[:2], size).scatter_add_(2, flat, grad.flatten(2))

@@ -19,7 +19,13 @@ _BACKENDS: dict[str, ModuleType] = {"factored": factored, "native": native}
 
 
 def attend_fast(
-    query: Tensor, key: Tensor, value: Tensor, positions: Positions, scale: float, dropout: float, backend: str
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    positions: Positions,
+    scale: float,
+    dropout: float,
+    backend: str,
 ) -> Tensor:
     """Group attention by the named backend; `torch.manual_seed` decides what dropout drops."""
     seed = torch.randint(2**62, (1,)) if dropout else torch.zeros(1, dtype=torch.long)

@@ -25,7 +25,17 @@ class _Shape(ctypes.Structure):
         *[
             (name, ctypes.c_int64)
             for name in (
-                *("batch", "channels", "heads", "outputs", "queries", "keys", "height", "width", "neighborhood"),
+                *(
+                    "batch",
+                    "channels",
+                    "heads",
+                    "outputs",
+                    "queries",
+                    "keys",
+                    "height",
+                    "width",
+                    "neighborhood",
+                ),
                 *("space_rows", "space_channels", "element_rows", "element_channels", "own", "threads"),
             )
         ],
@@ -87,9 +97,7 @@ def _inputs(query: Tensor, key: Tensor, value: Tensor, positions: Positions) -> 
     return [x.contiguous() for x in (*floats, *indices)]
 
 
-def _shape(
-    query: Tensor, key: Tensor, positions: Positions, scale: float, dropout: float, seed: int
-) -> _Shape:
+def _shape(query: Tensor, key: Tensor, positions: Positions, scale: float, dropout: float, seed: int) -> _Shape:
     batch, channels, heads, queries, height, width = query.shape
     outputs, offsets = positions.offset_index.shape
     return _Shape(

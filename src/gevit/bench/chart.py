@@ -133,9 +133,7 @@ def _values(result: Result) -> tuple[float, float]:
     return 1000 * result.figures.seconds / result.case.batch, result.figures.peak_mib
 
 
-def _draw_curve(
-    axes: Axes, axis: str, quantity: int, kind: tuple[str, str], results: Sequence[Result]
-) -> None:
+def _draw_curve(axes: Axes, axis: str, quantity: int, kind: tuple[str, str], results: Sequence[Result]) -> None:
     """A curve, which stops where the cases were too large to measure."""
     measured = [result for result in results if result.figures]
     points = [(_place(result, axis), _values(result)[quantity]) for result in measured]

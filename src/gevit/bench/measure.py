@@ -84,7 +84,8 @@ def measure_case(case: Case, seconds: float) -> dict[str, Any]:
 def _step(model: GroupTransformer, case: Case) -> Callable[[], object]:
     images = torch.randn(case.batch, model.preset.in_channels, case.size, case.size)
     if case.mode == "infer":
-        return torch.no_grad()(lambda: model.eval()(images))
+        model.eval()
+        return torch.no_grad()(lambda: model(images))
 
     labels = torch.randint(model.preset.num_classes, (case.batch,))
     optimizer = torch.optim.Adam(model.train().parameters(), lr=1e-3, weight_decay=1e-4)
@@ -149,9 +150,7 @@ def _reference_numbers(layer: GroupAttention | LiftingAttention, side: int) -> i
     return layer.heads * numbers * (side * neighborhood) ** 2
 
 
-def _attention_layers(
-    model: GroupTransformer, size: int
-) -> list[tuple[GroupAttention | LiftingAttention, int]]:
+def _attention_layers(model: GroupTransformer, size: int) -> list[tuple[GroupAttention | LiftingAttention, int]]:
     """The attention layers and the side of the images they see."""
     layers: list[tuple[GroupAttention | LiftingAttention, int]] = []
     side = size

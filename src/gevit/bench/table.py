@@ -29,7 +29,7 @@ def show(report: Report, console: Console) -> None:
     for ratio in report.ratios():
         if ratio.against == "ge":
             case = f"{ratio.case.architecture} {ratio.case.mode}, {ratio.case.work}, {ratio.case.backend}"
-            text = f"{ratio.speedup:.2f} times faster than ge, {ratio.memory_ratio:.2f} times smaller"
+            text = f"{ratio.speedup:.2f}x as fast as ge, with {1 / ratio.memory_ratio:.2f}x the memory"
             console.print(f"{case}: {text}", highlight=False)
     if report.interrupted:
         console.print("interrupted: these cases were measured before", style="yellow")

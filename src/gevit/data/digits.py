@@ -15,7 +15,7 @@ from torch import Tensor
 MEAN, STD = 0.1307, 0.3081
 
 
-def load_digits() -> tuple[UInt8[Tensor, "5000 1 28 28"], Int[Tensor, "5000"]]:
+def load_digits() -> tuple[UInt8[Tensor, "5000 1 28 28"], Int[Tensor, 5000]]:
     """Images as bytes and their labels, ordered by class.
 
     >>> images, labels = load_digits()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -25,9 +26,9 @@ def feature_map_figure(
 ) -> Figure:
     """Draw how feature maps follow the image, for each model under one element of its group.
 
-    The first row shows the image and its feature maps F(x), one for each group element; the second the transformed image
-    and its maps F(L_g x); the third the maps that equivariance promises, L_g F(x); the last their difference from the
-    second.
+    The first row shows the image and its feature maps F(x), one for each group element; the second the transformed
+    image and its maps F(L_g x); the third the maps that equivariance promises, L_g F(x); the last their difference
+    from the second.
 
     Args:
         models: models by the name to print, in evaluation mode.
@@ -61,7 +62,7 @@ def _draw(
         plain = model.forward_features(image[None])[layer]
         found = model.forward_features(moved[None])[layer]
     promised = group.act_on_signal(plain, element)
-    channel = int(plain[0].std(1).mean((-2, -1)).argmax())  # the one that tells orientations apart best
+    channel = int(plain[0].var(1, correction=0).mean((-2, -1)).argmax())  # the one that tells orientations apart best
     rows = [
         ("$x$ and $F(x)$", image, plain[0, channel]),
         ("$gx$ and $F(gx)$", moved, found[0, channel]),
@@ -72,7 +73,8 @@ def _draw(
     worst = float((found - promised).abs().max() / promised.abs().max())
 
     part.suptitle(
-        f"{name}: {layer}, channel {channel}; g = {group.name(element)}; relative error {worst:.0e}", fontsize=11
+        f"{name}: {layer}, channel {channel}; g = {group.name(element)}; relative error {worst:.0e}",
+        fontsize=11,
     )
     axes = part.subplots(len(rows), columns, squeeze=False)
     for axis in axes.flat:
@@ -85,7 +87,7 @@ def _draw(
         is_difference = label == "|difference|"
         for h in range(group.order):
             axes[row, h + 1].imshow(
-                maps[h].cpu(),
+                maps[h].numpy(force=True),
                 cmap=DIFFERENCE_COLORS if is_difference else MAP_COLORS,
                 vmin=0 if is_difference else low,
                 vmax=0.1 * (high - low) if is_difference else high,
@@ -94,7 +96,7 @@ def _draw(
                 axes[row, h + 1].set_title(f"h = {group.name(h)}", fontsize=8)
 
 
-def _to_display(image: Tensor) -> Tensor:
+def _to_display(image: Tensor) -> np.ndarray:
     """An image scaled to [0, 1], rows x columns (x channels)."""
     scaled = (image - image.min()) / (image.max() - image.min()).clamp_min(1e-12)
-    return (scaled[0] if len(scaled) == 1 else scaled.permute(1, 2, 0)).cpu()
+    return (scaled[0] if len(scaled) == 1 else scaled.permute(1, 2, 0)).numpy(force=True)

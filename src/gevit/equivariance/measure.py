@@ -1,7 +1,7 @@
 """How far a module is from commuting with a group: F(L_g x) against L_g F(x).
 
-Works on any module or function of one tensor. What kind of thing goes in and comes out is read off the number of
-axes: 4 is a batch of images, 5 a batch of signals on the group, 2 or less is invariant (logits). A module may also return a
+Works on any module or function of one tensor. What kind of thing goes in and comes out is read off the number of axes:
+4 is a batch of images, 5 a batch of signals on the group, 2 or less is invariant (logits). A module may also return a
 dict or a sequence of such tensors; the worst of them counts.
 """
 
@@ -27,8 +27,8 @@ class RelativeError(float):
     Attributes:
         name: what was done to the input.
         mean: the mean relative error, mean |a - b| / mean |b|.
-        exact: whether the transformation moves pixels to pixels; others are interpolated, and their error is mostly that
-            of the interpolation.
+        exact: whether the transformation moves pixels to pixels; others are interpolated, and their error is mostly
+            that of the interpolation.
     """
 
     name: str
@@ -94,16 +94,16 @@ def measure(
     """Measure how far `module` is from equivariant, element by element, and for translations.
 
     Quarter turns and flips move pixels exactly, so a right module has errors of rounding alone. Other angles are
-    interpolated and only approximate on a square grid. Translations roll the input; since a module may treat the border of
-    an image differently, maps are compared only at least `margin` pixels away from it (a module that pools space away or
-    subsamples is not translation equivariant to rounding).
+    interpolated and only approximate on a square grid. Translations roll the input; since a module may treat the border
+    of an image differently, maps are compared only at least `margin` pixels away from it and from the seam (a module
+    that pools space away or subsamples is not translation equivariant to rounding).
 
     Args:
         module: takes images or group signals; put it in evaluation mode first, dropout is not equivariant.
         x: input, `[batch, channels, height, width]` or `[batch, channels, |H|, height, width]`.
         group: the group.
         translations: shifts (rows, columns) to try.
-        margin: how far from the border translated maps are compared; a quarter of the map if not given.
+        margin: how far from border and seam translated maps are compared; a quarter of the map if not given.
 
     >>> from gevit.groups import Cyclic
     >>> blur = nn.AvgPool2d(3, stride=1, padding=1)
@@ -116,8 +116,8 @@ def measure(
         elements = tuple(_element_error(module, x, plain, group, element) for element in range(group.order))
         shifted = tuple(
             _compare(
-                [_inner(y, margin) for y in pytree.tree_leaves(module(_roll(x, shift)))],
-                [_inner(_roll(y, shift), margin) for y in plain],
+                [_inner(y, shift, margin) for y in pytree.tree_leaves(module(_roll(x, shift)))],
+                [_inner(_roll(y, shift), shift, margin) for y in plain],
                 f"translation {shift}",
             )
             for shift in translations
@@ -198,11 +198,14 @@ def _roll(x: Tensor, shift: tuple[int, int]) -> Tensor:
     return x if x.ndim <= 2 else x.roll(shift, (-2, -1))
 
 
-def _inner(x: Tensor, margin: int | None) -> Tensor:
+def _inner(x: Tensor, shift: tuple[int, int], margin: int | None) -> Tensor:
     if x.ndim <= 2:
         return x
     height, width = x.shape[-2:]
-    top, left = (min((n - 1) // 2, n // 4 if margin is None else margin) for n in (height, width))
+    top, left = (
+        min((n - 1) // 2, (n // 4 if margin is None else margin) + abs(s))
+        for n, s in zip((height, width), shift, strict=True)
+    )
     return x[..., top : height - top, left : width - left]
 
 

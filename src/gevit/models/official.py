@@ -20,7 +20,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from gevit.groups import Group
 from gevit.layers import Block, GroupAttention, LiftingAttention, MaxPool, Norm
 from gevit.linear import Pointwise
 from gevit.models.registry import create_model
@@ -50,7 +49,6 @@ def load(
     if encoding not in ("ge", "gsa"):
         raise ValueError(f"the authors' code has the encodings 'ge' and 'gsa', got {encoding!r}")
     model = create_model(name, preset, neighborhood=neighborhood, encoding=encoding, pooling="sum_max")
-    assert isinstance(model, GroupTransformer)
     if model.group.reflections and model.group.rotations > 1:
         warnings.warn(
             f"the authors' tables for {model.group} are not those of a group, so weights trained with them give "
@@ -120,8 +118,10 @@ def _layout(model: GroupTransformer) -> dict[str, nn.Parameter]:
         if attention.positions.element is not None:
             layout[f"{prefix}.group_embedding.weight"] = attention.positions.element
 
-    add_attention("lifting_self_attention", model.lifting[0])
-    add("lifting_normalization", model.lifting[1])
+    lifting, norm, _ = model.lifting
+    assert isinstance(lifting, LiftingAttention)
+    add_attention("lifting_self_attention", lifting)
+    add("lifting_normalization", norm)
     for index, layer in enumerate(model.body.values()):
         prefix = f"transformer.{index}"
         if isinstance(layer, Block):

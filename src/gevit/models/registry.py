@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from torch import nn
-
 from gevit._checks import check_choice, check_count
 from gevit.groups import Cyclic, Dihedral, Group
 from gevit.models.presets import PRESETS
@@ -42,7 +40,7 @@ def create_model(
     pooling: str = "max_mean",
     backend: str = "auto",
     pretrained: bool = False,
-) -> nn.Module:
+) -> GroupTransformer:
     """Build a model by name.
 
     Args:
@@ -65,11 +63,13 @@ def create_model(
     architecture = PRESETS[check_choice("preset", preset, PRESETS)]
     if pretrained:
         raise ValueError(f"there are no pretrained weights for {name!r} yet; use pretrained=False")
-    changes = {"in_channels": in_channels, "num_classes": num_classes}
-    given = {key: check_count(key, value) for key, value in changes.items() if value is not None}
+    if in_channels is not None:
+        architecture = dataclasses.replace(architecture, in_channels=check_count("in_channels", in_channels))
+    if num_classes is not None:
+        architecture = dataclasses.replace(architecture, num_classes=check_count("num_classes", num_classes))
     return GroupTransformer(
         _SELF_ATTENTION[name],
-        dataclasses.replace(architecture, **given),
+        architecture,
         neighborhood=neighborhood,
         encoding=encoding,
         pooling=pooling,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterator
 
 from jaxtyping import Float
@@ -82,13 +83,10 @@ class GroupTransformer(nn.Module):
         self.body["classes"] = Pointwise(width, preset.num_classes, bias=False)
         self.pooling = InvariantPooling(pooling)
 
-    def forward(
-        self, x: Float[Tensor, "batch channels height width"]
-    ) -> Float[Tensor, "batch classes"]:
+    def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
         """Logits of a batch of images, of any size that the crops allow."""
-        features = None
-        for _, features in self._maps(x):
-            pass
+        # Maps are dropped as the network goes on: only the last one is needed.
+        features = collections.deque(self._maps(x), maxlen=1).pop()[1]
         logits: Tensor = self.pooling(features)
         return logits
 
@@ -118,7 +116,7 @@ class GroupTransformer(nn.Module):
     def smallest_image(self) -> int:
         """The smallest height and width that the crops leave a pixel of."""
         side = 1
-        for layer in reversed(self.body.values()):
+        for layer in reversed(list(self.body.values())):
             if isinstance(layer, MaxPool):
                 side = 2 * side if side > 1 else 1
             elif isinstance(layer, Block):

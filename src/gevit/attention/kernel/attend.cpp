@@ -391,9 +391,9 @@ class Worker {
 
     template <bool Dropped>
     void sum_kept() {
-        outputs_in_tiles<2>([&](auto tall, int h) {
+        in_tiles<4>(p_.keys, [&](auto wide, int m) {
             for (int j = 0; j < offsets_; ++j)
-                in_tiles<2>(p_.keys, [&](auto wide, int m) { sum_kept_tile<Dropped, tall, wide>(h, m, j); });
+                outputs_in_tiles<2>([&](auto tall, int h) { sum_kept_tile<Dropped, tall, wide>(h, m, j); });
         });
     }
 
@@ -423,10 +423,12 @@ class Worker {
                 const Vec s = space[space_at[a] + q];
                 Vec space_sum = space_gradient[space_at[a] + q];
                 Dropout::Pair kept{};
-                if constexpr (Dropped) kept = p_.dropout.keep(pixels, noise, q * p_.outputs + h + a, m);
                 GEVIT_UNROLL for (int b = 0; b < Wide; ++b) {
                     Vec c = content[b * next_key + q];
-                    if constexpr (Dropped) c = keep_where(b ? kept.odd : kept.even, c);
+                    if constexpr (Dropped) {
+                        if (b % 2 == 0) kept = p_.dropout.keep(pixels, noise, q * p_.outputs + h + a, m + b);
+                        c = keep_where(b % 2 ? kept.odd : kept.even, c);
+                    }
                     const Vec share_here = share[a * keys + b], cg = c * g[a][b], as = share_here * s;
                     total[a][b] += as * c;
                     content_sum[b] += as * cg;

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #if defined(__SSE__)
-#include <xmmintrin.h>
+#include <immintrin.h>
 #endif
 
 namespace gevit {
@@ -65,19 +65,26 @@ inline float sum(Vec value) {
     return total;
 }
 
-// 2^x for x <= 0, to 2e-7; below 2^-126 it stays at 2^-126, which no sum of weights near 1 can see. NaN stays NaN.
+// 2^x for x <= 0, to 2e-7. What should be below 2^-126 may be 2^-126: no sum of weights near 1 can see it. NaN stays NaN.
 inline Vec exp2(Vec x) {
+#if defined(__AVX512DQ__)
+    const Vec f = (Vec)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT), whole = x - f;
+#else
     const Vec rounder = splat(12582912.f);  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
     x = larger(splat(-126.f), x);
-    const Vec shifted = x + rounder;
-    const Vec f = x - (shifted - rounder);
+    const Vec shifted = x + rounder, f = x - (shifted - rounder);
+#endif
     Vec power = splat(1.3276472e-3f);
     power = power * f + 9.675541e-3f;
     power = power * f + 5.550713e-2f;
     power = power * f + .2402212f;
     power = power * f + .69314694f;
     power = power * f + 1.f;
+#if defined(__AVX512DQ__)
+    return (Vec)_mm512_maskz_scalef_ps(0xffff, (__m512)power, (__m512)whole);
+#else
     return (Vec)((IntVec)power + ((IntVec)shifted << 23));
+#endif
 }
 
 // Products of small exponentials may underflow; as denormal numbers they would cost a hundred cycles each.
