@@ -105,6 +105,7 @@ def test_equality_is_by_value() -> None:
 
 
 @pytest.mark.parametrize(("n", "error"), [(0, ValueError), (-3, ValueError), (2.0, TypeError), (True, TypeError)])
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_bad_order(n: int, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"number of rotations must be"):
         Cyclic(n)

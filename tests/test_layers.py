@@ -92,6 +92,7 @@ def test_initialisation() -> None:
     assert layer.positions.element.std().item() == pytest.approx(1, rel=0.2)
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 class TestBadInput:
     @pytest.mark.parametrize("neighborhood", [0, -1, 4])
     def test_neighborhood(self, neighborhood: int) -> None:

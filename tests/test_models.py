@@ -160,6 +160,7 @@ def test_dropout_is_on_in_training_alone() -> None:
     assert torch.equal(model(x), model(x))
 
 
+@pytest.mark.usefixtures("unchecked_shapes")
 class TestBadInput:
     def test_names(self) -> None:
         with pytest.raises(ValueError, match=r"unknown model 'r4_as'; valid: z2_sa, .*did you mean 'r4_sa'"):

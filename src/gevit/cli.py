@@ -177,10 +177,13 @@ def _save_figure(models: dict[str, GroupTransformer], image: Tensor, path: Path)
         figure = feature_map_figure(models, image)
     except ImportError as error:
         raise ImportError(f"drawing needs matplotlib ({error}); pip install 'gevit[figures]'") from error
-    path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")  # never a half-written file
-    figure.savefig(aside, dpi=150)
-    aside.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(aside, dpi=150)
+        aside.replace(path)
+    except OSError as error:
+        raise OSError(f"cannot write {path}: {error}") from error
 
 
 if __name__ == "__main__":

@@ -4,8 +4,6 @@ As an operator, attention is opaque to `torch.compile` and `torch.export` (which
 backward pass recomputes instead of keeping coefficients.
 """
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

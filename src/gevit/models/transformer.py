@@ -92,7 +92,7 @@ class GroupTransformer(nn.Module):
 
     def forward_features(
         self, x: Float[Tensor, "batch channels height width"]
-    ) -> dict[str, Float[Tensor, "batch width order rows columns"]]:
+    ) -> dict[str, Float[Tensor, "batch _ order _ _"]]:
         """Every intermediate feature map by name, from `"lifting"` to `"classes"`; each one is equivariant."""
         return dict(self._maps(x))
 
