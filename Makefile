@@ -7,7 +7,7 @@ SOURCES := pyproject.toml setup.py constraints.txt $(wildcard src/gevit/attentio
 .PHONY: demo test lint clean
 
 demo: $(READY)  ## equivariance of two models on real digits, and a picture of their feature maps
-	$(BIN)/gevit equivariance --model r4_sa --model d4_sa --figure demo/feature_maps.png
+	$(BIN)/gevit equivariance --model r4_sa d4_sa --figure demo/feature_maps.png
 
 test: lint  ## lint, types and tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2

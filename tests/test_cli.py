@@ -22,7 +22,7 @@ def test_equivariance_table_and_figure(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_equivariance_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["equivariance", "--model", "r4_sa", "--model", "d1_sa", "--images", "1", "--json"]) == 0
+    assert main(["equivariance", "--model", "r4_sa", "d1_sa", "--images", "1", "--json"]) == 0
     first, second = json.loads(capsys.readouterr().out)
     assert (first["model"], len(first["elements"])) == ("r4_sa", 4)
     assert (second["model"], second["group"]) == ("d1_sa", "Dihedral(1)")

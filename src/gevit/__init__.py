@@ -6,9 +6,13 @@
 >>> gevit.equivariance.assert_equivariant(model, images, gevit.groups.Dihedral(4), tolerance=1e-4)
 """
 
-from gevit import equivariance, groups, models
-from gevit.layers import GroupAttention, LiftingAttention
-from gevit.models import create_model, list_models
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gevit import equivariance, groups, models
+    from gevit.layers import GroupAttention, LiftingAttention
+    from gevit.models import create_model, list_models
 
 __all__ = [
     "GroupAttention",
@@ -19,3 +23,23 @@ __all__ = [
     "list_models",
     "models",
 ]
+
+# Loaded at first use, so that the command line answers `--help` without waiting for torch.
+_HOMES = {
+    "GroupAttention": "gevit.layers",
+    "LiftingAttention": "gevit.layers",
+    "create_model": "gevit.models",
+    "list_models": "gevit.models",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in __all__:
+        return importlib.import_module(f"gevit.{name}")
+    raise AttributeError(f"module 'gevit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -67,11 +67,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--model",
-        action="append",
-        metavar="NAME",
-        help="a model, e.g. r4_sa or d4_sa; repeat for several (default: r4_sa)",
-        default=argparse.SUPPRESS,
+        "--model", nargs="+", default=["r4_sa"], metavar="NAME", help="one or more models, e.g. r4_sa d4_sa"
     )
     parser.add_argument("--preset", default="rotmnist", help="architecture: rotmnist, cifar10 or pcam")
     parser.add_argument("--encoding", default="ge", help="positional encoding: ge, gsa or relative")
@@ -99,12 +95,11 @@ def _equivariance(args: argparse.Namespace) -> int:
     from gevit.equivariance import measure
     from gevit.models.presets import PRESETS
 
-    names = getattr(args, "model", ["r4_sa"])
     if args.images < 1:
         raise ValueError(f"--images must be at least 1, got {args.images}")
     dtype = getattr(torch, args.dtype)
     models = {}
-    for name in names:
+    for name in args.model:
         torch.manual_seed(args.seed)
         models[name] = (
             create_model(

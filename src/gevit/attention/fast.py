@@ -27,12 +27,20 @@ def attend_fast(
 ) -> Tensor:
     """Group attention by the named backend; `torch.manual_seed` decides what dropout drops."""
     seed = torch.randint(2**62, (1,)) if dropout else torch.zeros(1, dtype=torch.long)
-    out: Tensor = attend_op(query, key, value, *positions, seed, scale, dropout, backend)
+    out: Tensor = torch.ops.gevit.attend(query, key, value, *positions, seed, scale, dropout, backend)
     return out
 
 
-@torch.library.custom_op("gevit::attend", mutates_args=())
-def attend_op(
+_INPUTS = (
+    "Tensor query, Tensor key, Tensor value, Tensor space, Tensor element, Tensor offset_index, "
+    "Tensor element_index, bool own_query, Tensor seed, float scale, float dropout, str backend"
+)
+torch.library.define("gevit::attend", f"({_INPUTS}) -> Tensor")
+torch.library.define("gevit::attend_backward", f"(Tensor grad, {_INPUTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
+
+
+@torch.library.impl("gevit::attend", "default")
+def _attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -46,21 +54,19 @@ def attend_op(
     dropout: float,
     backend: str,
 ) -> Tensor:
-    """Group attention, forward."""
     positions = Positions(space, element, offset_index, element_index, own_query)
     out: Tensor = _BACKENDS[backend].forward(query, key, value, positions, scale, dropout, int(seed))
     return out
 
 
-@attend_op.register_fake
 def _attend_shape(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Tensor:
     batch, channels, heads, _, height, width = query.shape
     offset_index = rest[2]
     return query.new_empty(batch, channels, heads, offset_index.shape[0], height, width)
 
 
-@torch.library.custom_op("gevit::attend_backward", mutates_args=())
-def attend_backward_op(
+@torch.library.impl("gevit::attend_backward", "default")
+def _attend_backward(
     grad: Tensor,
     query: Tensor,
     key: Tensor,
@@ -75,7 +81,6 @@ def attend_backward_op(
     dropout: float,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of group attention with respect to query, key, value, space and element."""
     positions = Positions(space, element, offset_index, element_index, own_query)
     grads: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _BACKENDS[backend].backward(
         grad, query, key, value, positions, scale, dropout, int(seed)
@@ -83,7 +88,6 @@ def attend_backward_op(
     return grads
 
 
-@attend_backward_op.register_fake
 def _attend_backward_shape(
     grad: Tensor, query: Tensor, key: Tensor, value: Tensor, space: Tensor, element: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -105,8 +109,10 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     *tensors, seed = ctx.saved_tensors
     own_query, scale, dropout, backend = ctx.options
-    grads = attend_backward_op(grad, *tensors, own_query, seed, scale, dropout, backend)
+    grads = torch.ops.gevit.attend_backward(grad, *tensors, own_query, seed, scale, dropout, backend)
     return (*grads, *[None] * 7)
 
 
-attend_op.register_autograd(_gradient, setup_context=_save)
+torch.library.register_fake("gevit::attend", _attend_shape)
+torch.library.register_fake("gevit::attend_backward", _attend_backward_shape)
+torch.library.register_autograd("gevit::attend", _gradient, setup_context=_save)
