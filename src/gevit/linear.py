@@ -24,7 +24,9 @@ class Pointwise(Linear):
 
     def forward(self, x: Float[Tensor, "batch channels *domain"]) -> Float[Tensor, "batch out *domain"]:
         """Map the channel axis."""
-        flat = torch.matmul(self.weight, x.flatten(2))
-        if self.bias is not None:
-            flat = flat + self.bias[:, None]
+        weight, columns = self.weight.expand(len(x), -1, -1), x.flatten(2)
+        if self.bias is None:
+            flat = torch.bmm(weight, columns)
+        else:
+            flat = torch.baddbmm(self.bias[:, None], weight, columns)
         return flat.view(len(x), self.out_features, *x.shape[2:])

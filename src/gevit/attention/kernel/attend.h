@@ -22,8 +22,8 @@ enum { GEVIT_OK = 0, GEVIT_OUT_OF_MEMORY = 1, GEVIT_BAD_SHAPE = 2 };
 // query [B,C,N,Q,P], key and value [B,C,N,M,P], space [U,Cs], element [E,Ce],
 // offset_index [V,n*n] rows of space, element_index [V,Q (1 if own),M] rows of element  ->  out [B,C,N,V,P]
 GEVIT_EXPORT int gevit_attend_forward(const float* query, const float* key, const float* value, const float* space,
-                                      const float* element, const int32_t* offset_index, const int32_t* element_index, float* out,
-                                      const gevit_shape* shape);
+                                      const float* element, const int32_t* offset_index, const int32_t* element_index,
+                                      float* out, const gevit_shape* shape);
 
 // Gradients of all inputs, from the inputs and the gradient of out; every result is overwritten.
 GEVIT_EXPORT int gevit_attend_backward(const float* query, const float* key, const float* value, const float* space,

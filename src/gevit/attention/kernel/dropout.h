@@ -24,7 +24,7 @@ class Dropout {
   public:
     Dropout(double probability, uint64_t seed, int pairs, int keys, int offsets)
         : half_keys_((keys + 1) / 2), pair_keys_(size_t(pairs) * half_keys_), offset_keys_(2 * size_t(offsets)) {
-        const double dropped = std::nearbyint(probability * 65536);
+        const double dropped = std::fmin(std::nearbyint(probability * 65536), 65535);
         scale_ = float(65536 / (65536 - dropped));
         threshold_ = int32_t(int64_t(dropped * 65536) - (int64_t(1) << 31));
         seed_low_ = scramble(uint32_t(seed) + 0x9e3779b9u);

@@ -10,7 +10,8 @@
 
 namespace gevit {
 
-// LANES consecutive pixels of a plane, and the rows and columns of the neighbourhood that meet the image for any of them.
+// LANES consecutive pixels of a plane, and the rows and columns of the neighbourhood that meet the image for any of
+// them.
 struct Block {
     int first, count;
     int row_begin, row_end, column_begin, column_end;
@@ -56,7 +57,8 @@ struct Problem {
                 block.row_begin = std::min(block.row_begin, std::max(0, radius - row_of[pixel]));
                 block.row_end = std::max(block.row_end, std::min(neighborhood, radius + height - row_of[pixel]));
                 block.column_begin = std::min(block.column_begin, std::max(0, radius - column_of[pixel]));
-                block.column_end = std::max(block.column_end, std::min(neighborhood, radius + width - column_of[pixel]));
+                block.column_end =
+                    std::max(block.column_end, std::min(neighborhood, radius + width - column_of[pixel]));
             }
             blocks.push_back(block);
             most_offsets = std::max(most_offsets, padded_to(OFFSETS, block.offsets()));
@@ -70,6 +72,8 @@ struct Problem {
         for (const int64_t size : {s.batch, s.channels, s.heads, s.outputs, s.queries, s.keys, s.height, s.width,
                                    s.space_rows, s.space_channels, s.element_rows, s.element_channels})
             if (size < 0 || size > std::numeric_limits<int32_t>::max()) return false;
+        for (const int64_t size : {s.outputs, s.queries, s.keys, s.height, s.width, s.space_rows})
+            if (size == 0) return false;
         return s.space_channels + s.element_channels == s.channels && s.neighborhood % 2 == 1 && s.neighborhood > 0 &&
                s.neighborhood < (1 << 15) && (!s.own || s.outputs == s.queries) && s.dropout >= 0 && s.dropout < 1 &&
                s.height * s.width < (1 << 28);

@@ -65,7 +65,8 @@ inline float sum(Vec value) {
     return total;
 }
 
-// 2^x for x <= 0, to 2e-7. What should be below 2^-126 may be 2^-126: no sum of weights near 1 can see it. NaN stays NaN.
+// 2^x for x <= 0, to 2e-7. What should be below 2^-126 may be 2^-126: no sum of weights near 1 can see it. NaN stays
+// NaN.
 inline Vec exp2(Vec x) {
 #if defined(__AVX512DQ__)
     const Vec f = (Vec)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT), whole = x - f;

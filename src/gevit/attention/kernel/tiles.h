@@ -1,5 +1,6 @@
 // The products with shifted planes that attention is made of, as register tiles. Everything is a Vec of pixels:
-//   left   [channel][row]         of the block's own pixels      planes [key][channel][pixel], padded, at the block's pixels
+//   left   [channel][row]         of the block's own pixels
+//   planes [key][channel][pixel]  padded, moved to the block's pixels
 //   weight [key][offset][row]     one number per row, key and offset
 // Offsets come as distances within a plane; their count is a multiple of OFFSETS.
 #pragma once

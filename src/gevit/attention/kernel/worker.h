@@ -1,0 +1,403 @@
+// Factored group attention on a CPU. For a pixel, a head, output h, query h~ and key (m, j) the score is
+//     content[h~,m,j] + space[h,h~,j] + element[h,h~,m]
+// so that exp(score) = C[h~,m,j] S[h,h~,j] R[h,h~,m], the normaliser is Z[h,h~] = sum_m R sum_j S C, and the values
+// meet W[h,m,j] = sum_h~ A[h,h~,m] S[h,h~,j] C[h~,m,j] with A = R / Z.
+// S takes one value per (h~, row of the table of offsets) and R one per (h~, group element): they are made once and
+// read through the index tables. Nothing of size |H|^3 n^2 is ever stored. Scores are in units of log 2, for exp2.
+//
+// A vector holds consecutive pixels, so all arithmetic is lane by lane and a neighbour is a shifted load. Where the
+// three maxima lie so far apart that a product of factors underflows, the block is redone from sums of scores.
+#pragma once
+#include "workspace.h"
+
+namespace gevit {
+
+constexpr float LN_2 = .693147181f;
+constexpr float LOWEST = -1e30f;          // a score that is never the largest
+constexpr float SMALLEST_TOTAL = 1e-20f;  // a normaliser below it has lost digits to underflow
+
+struct Gradients {
+    const float* out;
+    float *query, *key, *value;
+};
+
+// The steps of the algorithm on one block of pixels.
+class Worker : public Workspace {
+  public:
+    using Workspace::Workspace;
+
+    template <bool Dropped>
+    void forward(int64_t task, float* out) {
+        pack(in_.key, task, key_);
+        pack(in_.value, task, value_);
+        for (const Block& block : p_.blocks) {
+            enter<Dropped>(task, block);
+            if (factorise()) weigh<Dropped>();
+            else direct<Dropped, false>();
+            mix(weight_, p_.outputs, moved(value_), shifts(), out_);
+            write(out_, p_.outputs, 1, out, task);
+        }
+    }
+
+    template <bool Dropped>
+    void backward(int64_t task, const Gradients& gradients) {
+        pack(in_.key, task, key_);
+        pack(in_.value, task, value_);
+        clear(key_gradient_);
+        clear(value_gradient_);
+        for (const Block& block : p_.blocks) {
+            enter<Dropped>(task, block);
+            read(gradients.out, p_.outputs, 1, out_, task);
+            dot(out_, p_.outputs, moved(value_), shifts(), weight_gradient_);
+            if (factorise()) differentiate<Dropped>();
+            else direct<Dropped, true>();
+            scatter(weight_, out_, p_.outputs, moved(value_gradient_), shifts());
+            scatter(content_gradient_, query_, p_.queries, moved(key_gradient_), shifts());
+            mix(content_gradient_, p_.queries, moved(key_), shifts(), query_gradient_);
+            const int space_channels = p_.space_channels, split = space_channels * p_.queries;
+            mix(space_gradient_, p_.queries, in_.space, p_.space_rows, space_channels, query_gradient_);
+            mix(element_gradient_, p_.queries, in_.element, p_.element_rows, p_.element_channels,
+                query_gradient_ + split);
+            scatter(space_gradient_, query_, p_.queries, p_.space_rows, space_channels, space_table_gradient);
+            scatter(element_gradient_, query_ + split, p_.queries, p_.element_rows, p_.element_channels,
+                    element_table_gradient);
+            write(query_gradient_, p_.queries, p_.scale, gradients.query, task);
+        }
+        unpack(value_gradient_, 1, gradients.value, task);
+        unpack(key_gradient_, LN_2, gradients.key, task);  // they met the query times scale / log 2
+    }
+
+  private:
+    // ---- the three parts of a score and their factors ----
+
+    void score() {
+        dot(query_, p_.queries, moved(key_), shifts(), content_);
+        dot(query_, p_.queries, in_.space, p_.space_rows, p_.space_channels, space_);
+        dot(query_ + p_.space_channels * p_.queries, p_.queries, in_.element, p_.element_rows, p_.element_channels,
+            element_);
+    }
+
+    // scores[i][h~] -> 2^(score - largest over i)
+    void exponentiate(Vec* scores, int count) {
+        const int queries = p_.queries;
+        for (int q = 0; q < queries; ++q) largest_[q] = splat(LOWEST);
+        for (int i = 0; i < count; ++i)
+            for (int q = 0; q < queries; ++q) largest_[q] = larger(scores[i * queries + q], largest_[q]);
+        for (int i = 0; i < count; ++i)
+            for (int q = 0; q < queries; ++q) scores[i * queries + q] = exp2(scores[i * queries + q] - largest_[q]);
+    }
+
+    // The same for content, over the pixels inside the image; 0 outside.
+    void exponentiate_content() {
+        in_tiles<ROWS>(p_.queries, [&](auto tile_, int q) {
+            constexpr int tile = tile_;
+            Vec largest[tile];
+            GEVIT_UNROLL for (int t = 0; t < tile; ++t) largest[t] = splat(LOWEST);
+            Vec* at = content_ + q;
+            for (int m = 0; m < p_.keys; ++m)
+                for (int j = 0; j < offsets_; ++j, at += p_.queries)
+                    GEVIT_UNROLL for (int t = 0; t < tile; ++t)
+                        largest[t] = larger(inside_[j] ? at[t] : splat(LOWEST), largest[t]);
+            at = content_ + q;
+            for (int m = 0; m < p_.keys; ++m)
+                for (int j = 0; j < offsets_; ++j, at += p_.queries)
+                    GEVIT_UNROLL for (int t = 0; t < tile; ++t)
+                        at[t] = keep_where(inside_[j], exp2(at[t] - largest[t]));
+        });
+    }
+
+    int element_at(int h, int query, int m) const {  // query counts from first_query(h)
+        return p_.element_channels
+                   ? in_.element_index[(ptrdiff_t(h) * p_.pair_queries + query) * p_.keys + m] * p_.queries
+                   : 0;
+    }
+
+    // Outputs that meet the same queries may share a tile; with `own` no two do.
+    template <int Largest, class Body>
+    void outputs_in_tiles(Body&& body) const {
+        if (p_.own) in_tiles<1>(p_.outputs, body);
+        else in_tiles<Largest>(p_.outputs, body);
+    }
+
+    // Where the pair of h and its q-th query begins in total and share.
+    ptrdiff_t pair_at(int q, int h) const { return (ptrdiff_t(q) * p_.outputs + h) * p_.keys; }
+
+    // body(Tile, q, h) for tiles of the outputs that meet a query element.
+    template <class Body>
+    GEVIT_INLINE void outputs_meeting(int query, Body&& body) const {
+        if (p_.own) body(Tile<1>{}, 0, query);
+        else in_tiles<ROWS>(p_.outputs, [&](auto tall, int h) { body(tall, query, h); });
+    }
+
+    // C, S and R; total[h~,h,m] = sum_j S C; share A = R / Z. False if some Z is too small to be trusted.
+    bool factorise() {
+        score();
+        exponentiate_content();
+        exponentiate(space_, p_.space_rows);
+        exponentiate(element_, p_.element_rows);
+        for (int query = 0; query < p_.queries; ++query)
+            in_tiles<4>(p_.keys, [&](auto wide, int m) {
+                outputs_meeting(query, [&](auto tall, int q, int h) { sum_tile<tall, wide>(query, q, h, m); });
+            });
+        const int keys = p_.keys, met = p_.pair_queries;
+        IntVec lost = {};
+        for (int q = 0; q < met; ++q)
+            for (int h = 0; h < p_.outputs; ++h) {
+                const Vec *const element = element_ + p_.first_query(h) + q, *const total = total_ + pair_at(q, h);
+                Vec* const share = share_ + pair_at(q, h);
+                Vec z = {};
+                for (int m = 0; m < keys; ++m) z += element[element_at(h, q, m)] * total[m];
+                const IntVec trusted = z > splat(SMALLEST_TOTAL);
+                lost |= ~trusted & present_;
+                const Vec inverse = keep_where(trusted, p_.dropout.scale() / z);
+                for (int m = 0; m < keys; ++m) share[m] = element[element_at(h, q, m)] * inverse;
+            }
+        return !any(lost);
+    }
+
+    template <int Tall, int Wide>
+    void sum_tile(int query, int q, int h, int m) {
+        const ptrdiff_t queries = p_.queries, next_key = offsets_ * queries;
+        const int offsets = offsets_, *const space_at = space_at_ + h * offsets_;
+        const Vec *const space = space_ + query, *content = content_ + m * next_key + query;
+        Vec total[Tall][Wide] = {};
+        for (int j = 0; j < offsets; ++j, content += queries) {
+            Vec s[Tall];
+            GEVIT_UNROLL for (int a = 0; a < Tall; ++a) s[a] = space[space_at[a * offsets + j]];
+            GEVIT_UNROLL for (int b = 0; b < Wide; ++b)
+                GEVIT_UNROLL for (int a = 0; a < Tall; ++a) total[a][b] += s[a] * content[b * next_key];
+        }
+        GEVIT_UNROLL for (int a = 0; a < Tall; ++a)
+            GEVIT_UNROLL for (int b = 0; b < Wide; ++b) total_[pair_at(q, h + a) + m + b] = total[a][b];
+    }
+
+    // ---- forward ----
+
+    // W[m,j,h] = sum over h~ of the kept A S C
+    template <bool Dropped>
+    void weigh() {
+        outputs_in_tiles<ROWS>([&](auto tall, int h) {
+            in_tiles<ROWS>(p_.keys, [&](auto wide, int m) {
+                for (int j = 0; j < offsets_; ++j) weigh_tile<Dropped, tall, wide>(h, m, j);
+            });
+        });
+    }
+
+    template <bool Dropped, int Tall, int Wide>
+    void weigh_tile(int h, int m, int j) {
+        const ptrdiff_t queries = p_.queries, next_key = offsets_ * queries, keys = p_.keys;
+        const ptrdiff_t first = p_.first_query(h), next_query = p_.outputs * keys;
+        const Vec *content = content_ + m * next_key + j * queries + first, *share = share_ + h * keys + m;
+        const Vec* space[Tall];
+        GEVIT_UNROLL for (int a = 0; a < Tall; ++a) space[a] = space_ + space_at_[(h + a) * offsets_ + j] + first;
+        const Dropout::Pixels pixels = pixels_;
+        const Dropout::Offset noise = noise_[j];
+        Vec total[Tall][Wide] = {};
+        for (int q = 0; q < p_.pair_queries; ++q, share += next_query) {
+            Vec c[Wide];
+            GEVIT_UNROLL for (int b = 0; b < Wide; ++b) c[b] = content[b * next_key + q];
+            GEVIT_UNROLL for (int a = 0; a < Tall; ++a) {
+                const Vec s = space[a][q];
+                Dropout::Pair kept{};
+                GEVIT_UNROLL for (int b = 0; b < Wide; ++b) {
+                    Vec as = share[a * keys + b] * s;
+                    if constexpr (Dropped) {
+                        if (b % 2 == 0) kept = p_.dropout.keep(pixels, noise, q * p_.outputs + h + a, m + b);
+                        as = keep_where(b % 2 ? kept.odd : kept.even, as);
+                    }
+                    total[a][b] += as * c[b];
+                }
+            }
+        }
+        Vec* const weight = weight_ + (ptrdiff_t(m) * offsets_ + j) * p_.outputs + h;
+        GEVIT_UNROLL for (int b = 0; b < Wide; ++b)
+            GEVIT_UNROLL for (int a = 0; a < Tall; ++a) weight[b * ptrdiff_t(offsets_) * p_.outputs + a] = total[a][b];
+    }
+
+    // ---- backward ----
+
+    // With x = p dW where kept and D[h,h~] = sum of x, the gradient of a score is x - p D. Each of its three sums falls
+    // into two parts: that of x takes one pass over all (h,h~,m,j), which makes W as well and leaves factors common to
+    // a sum for later; that of p D is made of small matrix products.
+    template <bool Dropped>
+    void differentiate() {
+        const int keys = p_.keys, met = p_.pair_queries;
+        zero(content_gradient_, ptrdiff_t(keys) * offsets_ * p_.queries);
+        zero(space_gradient_, ptrdiff_t(p_.space_rows) * p_.queries);
+        zero(element_gradient_, ptrdiff_t(p_.element_rows) * p_.queries);
+        zero(share_gradient_, p_.pairs() * keys);
+        sum_kept<Dropped>();
+        const float unscale = 1 / p_.dropout.scale();
+        for (int q = 0; q < met; ++q)
+            for (int h = 0; h < p_.outputs; ++h) {
+                Vec *const share = share_ + pair_at(q, h), *const gradient = share_gradient_ + pair_at(q, h), d = {};
+                const Vec* const total = total_ + pair_at(q, h);
+                for (int m = 0; m < keys; ++m) {
+                    gradient[m] *= share[m];
+                    d += gradient[m];
+                }
+                Vec* const element = element_gradient_ + p_.first_query(h) + q;
+                for (int m = 0; m < keys; ++m) {
+                    share[m] *= unscale * d;
+                    element[element_at(h, q, m)] += gradient[m] - share[m] * total[m];
+                }
+            }
+        for (int query = 0; query < p_.queries; ++query) {  // from here on share holds A D
+            outputs_meeting(query, [&](auto tall, int q, int h) { subtract_from_space<tall>(query, q, h); });
+            in_tiles<ROWS>(keys, [&](auto wide, int m) { subtract_from_content<wide>(query, m); });
+        }
+        for (ptrdiff_t i = 0; i < ptrdiff_t(p_.space_rows) * p_.queries; ++i) space_gradient_[i] *= space_[i];
+    }
+
+    template <bool Dropped>
+    void sum_kept() {
+        in_tiles<4>(p_.keys, [&](auto wide, int m) {
+            for (int j = 0; j < offsets_; ++j)
+                outputs_in_tiles<2>([&](auto tall, int h) { sum_kept_tile<Dropped, tall, wide>(h, m, j); });
+        });
+    }
+
+    template <bool Dropped, int Tall, int Wide>
+    void sum_kept_tile(int h, int m, int j) {
+        const ptrdiff_t queries = p_.queries, met = p_.pair_queries, first = p_.first_query(h), keys = p_.keys;
+        const ptrdiff_t at = (ptrdiff_t(m) * offsets_ + j) * queries + first, next_key = offsets_ * queries;
+        const ptrdiff_t next_query = p_.outputs * keys;
+        ptrdiff_t space_at[Tall];
+        Vec total[Tall][Wide] = {}, g[Tall][Wide];
+        Vec* const weight = weight_ + (ptrdiff_t(m) * offsets_ + j) * p_.outputs + h;
+        const Vec* const weight_gradient = weight_gradient_ + (weight - weight_);
+        const ptrdiff_t next_weight = ptrdiff_t(offsets_) * p_.outputs;
+        GEVIT_UNROLL for (int a = 0; a < Tall; ++a) {
+            space_at[a] = space_at_[(h + a) * offsets_ + j] + first;
+            GEVIT_UNROLL for (int b = 0; b < Wide; ++b) g[a][b] = weight_gradient[b * next_weight + a];
+        }
+        const Vec *const space = space_, *const content = content_ + at, *share = share_ + pair_at(0, h) + m;
+        Vec *const space_gradient = space_gradient_, *const content_gradient = content_gradient_ + at;
+        Vec* share_gradient = share_gradient_ + pair_at(0, h) + m;
+        const Dropout::Pixels pixels = pixels_;
+        const Dropout::Offset noise = noise_[j];
+        for (ptrdiff_t q = 0; q < met; ++q, share += next_query, share_gradient += next_query) {
+            Vec content_sum[Wide];
+            GEVIT_UNROLL for (int b = 0; b < Wide; ++b) content_sum[b] = content_gradient[b * next_key + q];
+            GEVIT_UNROLL for (int a = 0; a < Tall; ++a) {
+                const Vec s = space[space_at[a] + q];
+                Vec space_sum = space_gradient[space_at[a] + q];
+                Dropout::Pair kept{};
+                GEVIT_UNROLL for (int b = 0; b < Wide; ++b) {
+                    Vec c = content[b * next_key + q];
+                    if constexpr (Dropped) {
+                        if (b % 2 == 0) kept = p_.dropout.keep(pixels, noise, q * p_.outputs + h + a, m + b);
+                        c = keep_where(b % 2 ? kept.odd : kept.even, c);
+                    }
+                    const Vec share_here = share[a * keys + b], cg = c * g[a][b], as = share_here * s;
+                    total[a][b] += as * c;
+                    content_sum[b] += as * cg;
+                    space_sum += share_here * cg;
+                    share_gradient[a * keys + b] += s * cg;
+                }
+                space_gradient[space_at[a] + q] = space_sum;
+            }
+            GEVIT_UNROLL for (int b = 0; b < Wide; ++b) content_gradient[b * next_key + q] = content_sum[b];
+        }
+        GEVIT_UNROLL for (int a = 0; a < Tall; ++a)
+            GEVIT_UNROLL for (int b = 0; b < Wide; ++b) weight[b * next_weight + a] = total[a][b];
+    }
+
+    // content gradient [m,j,h~] -= C sum_h A D S
+    template <int Wide>
+    void subtract_from_content(int query, int m) {
+        const ptrdiff_t queries = p_.queries, keys = p_.keys, next_key = offsets_ * queries;
+        const int outputs = p_.own ? 1 : p_.outputs, *const space_at = space_at_ + (p_.own ? query * offsets_ : 0);
+        const Vec* const share = share_ + (p_.own ? pair_at(0, query) : pair_at(query, 0)) + m;
+        const Vec* const space = space_ + query;
+        for (int j = 0; j < offsets_; j += OFFSETS) {
+            Vec total[OFFSETS][Wide] = {};
+            for (int h = 0; h < outputs; ++h)
+                GEVIT_UNROLL for (int o = 0; o < OFFSETS; ++o) {
+                    const Vec s = space[space_at[h * offsets_ + j + o]];
+                    GEVIT_UNROLL for (int b = 0; b < Wide; ++b) total[o][b] += share[h * keys + b] * s;
+                }
+            const ptrdiff_t at = m * next_key + j * queries + query;
+            GEVIT_UNROLL for (int b = 0; b < Wide; ++b)
+                GEVIT_UNROLL for (int o = 0; o < OFFSETS; ++o) {
+                    const ptrdiff_t i = at + b * next_key + o * queries;
+                    content_gradient_[i] -= content_[i] * total[o][b];
+                }
+        }
+    }
+
+    // space gradient [u,h~] -= sum over the (h,j) that meet u of sum_m A D C; its factor S is still to come
+    template <int Tall>
+    void subtract_from_space(int query, int q, int h) {
+        const ptrdiff_t queries = p_.queries, keys = p_.keys, next_key = offsets_ * queries;
+        const Vec* const share = share_ + pair_at(q, h);
+        for (int j = 0; j < offsets_; j += OFFSETS) {
+            const Vec* content = content_ + j * queries + query;
+            Vec total[OFFSETS][Tall] = {};
+            for (int m = 0; m < keys; ++m, content += next_key)
+                GEVIT_UNROLL for (int o = 0; o < OFFSETS; ++o) {
+                    const Vec c = content[o * queries];
+                    GEVIT_UNROLL for (int a = 0; a < Tall; ++a) total[o][a] += share[a * keys + m] * c;
+                }
+            GEVIT_UNROLL for (int a = 0; a < Tall; ++a)
+                GEVIT_UNROLL for (int o = 0; o < OFFSETS; ++o)
+                    space_gradient_[space_at_[(h + a) * offsets_ + j + o] + query] -= total[o][a];
+        }
+    }
+
+    // ---- the slow way, from sums of scores: any finite scores ----
+
+    template <bool Dropped, bool Backward>
+    void direct() {
+        score();
+        const int keys = p_.keys, queries = p_.queries, met = p_.pair_queries;
+        zero(weight_, ptrdiff_t(keys) * offsets_ * p_.outputs);
+        if constexpr (Backward) {
+            zero(content_gradient_, ptrdiff_t(keys) * offsets_ * queries);
+            zero(space_gradient_, ptrdiff_t(p_.space_rows) * queries);
+            zero(element_gradient_, ptrdiff_t(p_.element_rows) * queries);
+        }
+        for (int h = 0; h < p_.outputs; ++h)
+            for (int q = 0; q < met; ++q) {
+                const int query = p_.first_query(h) + q;
+                const auto for_each = [&](auto&& body) {  // body(i of joint, m, j)
+                    for (int m = 0, i = 0; m < keys; ++m)
+                        for (int j = 0; j < offsets_; ++j, ++i) body(i, m, j);
+                };
+                const auto kept = [&](int i, int m, int j) {
+                    if constexpr (!Dropped) return joint_[i];
+                    const Dropout::Pair pair = p_.dropout.keep(pixels_, noise_[j], q * p_.outputs + h, m & ~1);
+                    return keep_where(m & 1 ? pair.odd : pair.even, p_.dropout.scale() * joint_[i]);
+                };
+                Vec largest = splat(LOWEST), total = {}, d = {};
+                for_each([&](int i, int m, int j) {
+                    const Vec score = content_[ptrdiff_t(i) * queries + query] +
+                                      space_[space_at_[h * offsets_ + j] + query] +
+                                      element_[element_at(h, q, m) + query];
+                    joint_[i] = inside_[j] ? score : splat(LOWEST);
+                    largest = larger(joint_[i], largest);
+                });
+                for_each([&](int i, int, int j) {
+                    joint_[i] = keep_where(inside_[j], exp2(joint_[i] - largest));
+                    total += joint_[i];
+                });
+                const Vec inverse = keep_where(present_, 1 / total);
+                for_each([&](int i, int m, int j) {
+                    joint_[i] *= inverse;
+                    const Vec w = kept(i, m, j);
+                    weight_[ptrdiff_t(i) * p_.outputs + h] += w;
+                    if constexpr (Backward) d += w * weight_gradient_[ptrdiff_t(i) * p_.outputs + h];
+                });
+                if constexpr (Backward)
+                    for_each([&](int i, int m, int j) {
+                        const Vec gradient =
+                            kept(i, m, j) * weight_gradient_[ptrdiff_t(i) * p_.outputs + h] - joint_[i] * d;
+                        content_gradient_[ptrdiff_t(i) * queries + query] += gradient;
+                        space_gradient_[space_at_[h * offsets_ + j] + query] += gradient;
+                        element_gradient_[element_at(h, q, m) + query] += gradient;
+                    });
+            }
+    }
+};
+
+}  // namespace gevit

@@ -1,0 +1,176 @@
+// One thread's scratch memory, and how the block of pixels it holds gets in and out of the tensors.
+#pragma once
+#include <memory>
+#include <new>
+
+#include "problem.h"
+
+namespace gevit {
+
+constexpr float LOG2_E = 1.44269504f;
+
+struct Inputs {
+    const float *query, *key, *value, *space, *element;
+    const int32_t *offset_index, *element_index;
+};
+
+// Layouts, innermost last:
+//   content (C) [m][j][h~]    space (S) [u][h~]    element (R) [e][h~]    total, share (A) [h~][h][m]
+//   weight (W) [m][j][h]
+class Workspace {
+  public:
+    Workspace(const Problem& problem, const Inputs& inputs, bool backward) : p_(problem), in_(inputs) {
+        size_t bytes = 0;
+        lay_out(backward, [&](auto*&, size_t size) { bytes += size; });
+        memory_.reset(new (std::align_val_t(64), std::nothrow) char[bytes]);
+        char* next = memory_.get();
+        if (usable())
+            lay_out(backward, [&](auto*& array, size_t size) {
+                array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(next);
+                next += size;
+            });
+    }
+
+    bool usable() const { return memory_ != nullptr; }
+
+    // Sums over everything but lanes of the gradients of the two tables, [u][channel] and [e][channel], times log 2.
+    Vec *space_table_gradient, *element_table_gradient;
+
+  protected:
+    // Calls place(array, bytes) for every array of the scratch memory.
+    template <class Place>
+    void lay_out(bool backward, Place&& place) {
+        const size_t offsets = p_.most_offsets, planes = size_t(p_.keys) * p_.channels * p_.pitch;
+        const size_t pairs = p_.pairs() * p_.keys, spaces = size_t(p_.space_rows) * p_.queries;
+        const size_t elements = size_t(p_.element_rows) * p_.queries, queries = size_t(p_.channels) * p_.queries;
+        const size_t contents = p_.keys * offsets * p_.queries, weights = p_.keys * offsets * p_.outputs;
+        const auto array = [&](auto*& pointer, size_t count) {
+            place(pointer, (count * sizeof *pointer + 63) / 64 * 64);
+        };
+        for (Planes* each : {&key_, &value_, &key_gradient_, &value_gradient_}) {
+            *each = {each->data, p_.pitch, p_.keys, p_.channels};
+            array(each->data, each == &key_ || each == &value_ || backward ? planes : 0);
+        }
+        array(offset_, offsets), array(distance_, offsets), array(space_at_, offsets * p_.outputs);
+        array(inside_, offsets), array(noise_, offsets);
+        array(query_, queries), array(out_, size_t(p_.channels) * p_.outputs);
+        array(content_, contents), array(space_, spaces), array(element_, elements), array(largest_, p_.queries);
+        array(total_, pairs), array(share_, pairs), array(weight_, weights), array(joint_, p_.keys * offsets);
+        if (!backward) return;
+        array(query_gradient_, queries), array(weight_gradient_, weights), array(content_gradient_, contents);
+        array(space_gradient_, spaces), array(element_gradient_, elements), array(share_gradient_, pairs);
+        array(space_table_gradient, size_t(p_.space_rows) * p_.space_channels);
+        array(element_table_gradient, size_t(p_.element_rows) * p_.element_channels);
+    }
+
+    void clear(Planes& planes) { std::memset(planes.data, 0, planes.pitch * p_.keys * p_.channels * sizeof(float)); }
+
+    void pack(const float* from, int64_t task, Planes& planes) {
+        clear(planes);
+        for (int key = 0; key < p_.keys; ++key)
+            for (int channel = 0; channel < p_.channels; ++channel)
+                std::memcpy(planes.at(key, channel) + p_.guard, from + p_.plane(task, channel, p_.keys, key),
+                            p_.pixels * sizeof(float));
+    }
+
+    void unpack(const Planes& planes, float factor, float* to, int64_t task) const {
+        for (int key = 0; key < p_.keys; ++key)
+            for (int channel = 0; channel < p_.channels; ++channel) {
+                const float* from = planes.at(key, channel) + p_.guard;
+                float* plane = to + p_.plane(task, channel, p_.keys, key);
+                for (int pixel = 0; pixel < p_.pixels; ++pixel) plane[pixel] = factor * from[pixel];
+            }
+    }
+
+    Planes moved(Planes planes) const {
+        planes.data += p_.guard + block_.first;
+        return planes;
+    }
+
+    void read(const float* from, int rows, float factor, Vec* to, int64_t task) const {
+        for (int channel = 0; channel < p_.channels; ++channel)
+            for (int row = 0; row < rows; ++row) {
+                const float* at = from + p_.plane(task, channel, rows, row) + block_.first;
+                to[channel * rows + row] = factor * load(at, block_.count);
+                __builtin_prefetch(at + 2 * LANES);  // for the next block: no hardware follows so many planes
+            }
+    }
+
+    void write(const Vec* from, int rows, float factor, float* to, int64_t task) const {
+        for (int channel = 0; channel < p_.channels; ++channel)
+            for (int row = 0; row < rows; ++row) {
+                float* at = to + p_.plane(task, channel, rows, row) + block_.first;
+                store(at, factor * from[channel * rows + row], block_.count);
+                __builtin_prefetch(at + 2 * LANES, 1);
+            }
+    }
+
+    Shifts shifts() const { return {distance_, offsets_}; }
+
+    // Reads the queries of a block, times scale, and says which lanes have a neighbour in the image at each offset.
+    template <bool Dropped>
+    void enter(int64_t task, const Block& block) {
+        if (!block.same_offsets(block_)) list_offsets(block);
+        block_ = block;
+        IntVec row, column;
+        std::memcpy(&row, &p_.row_of[block.first], sizeof row);
+        std::memcpy(&column, &p_.column_of[block.first], sizeof column);
+        present_ = row >= 0;
+        const int radius = p_.neighborhood / 2;
+        int j = 0;
+        for (int b = block.column_begin; b < block.column_end; ++b) {
+            const IntVec x = column + (b - radius), column_inside = (x >= 0) & (x < p_.width);
+            for (int a = block.row_begin; a < block.row_end; ++a, ++j) {
+                const IntVec y = row + (a - radius);
+                inside_[j] = column_inside & (y >= 0) & (y < p_.height);
+            }
+        }
+        for (; j < offsets_; ++j) inside_[j] = IntVec{};
+        if constexpr (Dropped) {
+            pixels_ = p_.dropout.pixels(uint32_t(task), uint32_t(block.first));
+            for (j = 0; j < offsets_; ++j) noise_[j] = p_.dropout.offset(pixels_, offset_[j]);
+        }
+        read(in_.query, p_.queries, p_.scale * LOG2_E, query_, task);
+    }
+
+    // Lists the offsets that meet the image, column by column: neighbours in the list are a row of pixels apart, so
+    // that scatter does not load what it has just stored. It is filled up with offsets at which no lane is inside.
+    void list_offsets(const Block& block) {
+        const int radius = p_.neighborhood / 2;
+        offsets_ = padded_to(OFFSETS, block.offsets());
+        int j = 0;
+        for (int b = block.column_begin; b < block.column_end; ++b)
+            for (int a = block.row_begin; a < block.row_end; ++a, ++j) {
+                offset_[j] = a * p_.neighborhood + b;
+                distance_[j] = (a - radius) * p_.width + b - radius;
+            }
+        for (; j < offsets_; ++j) offset_[j] = offset_[0], distance_[j] = distance_[0];
+        for (int h = 0; h < p_.outputs; ++h)
+            for (j = 0; j < offsets_; ++j)
+                space_at_[h * offsets_ + j] =
+                    in_.offset_index[ptrdiff_t(h) * p_.neighborhood * p_.neighborhood + offset_[j]] * p_.queries;
+    }
+
+    static void zero(Vec* data, ptrdiff_t count) { std::memset(data, 0, count * sizeof(Vec)); }
+
+    struct Release {
+        void operator()(char* memory) const { ::operator delete[](memory, std::align_val_t(64)); }
+    };
+
+    const Problem& p_;
+    const Inputs in_;
+    std::unique_ptr<char[], Release> memory_;
+    Planes key_{}, value_{}, key_gradient_{}, value_gradient_{};
+    Block block_{};
+    int offsets_;         // of the block, padded
+    IntVec present_;      // lanes that hold a pixel
+    Dropout::Pixels pixels_;
+    // Of offset j in the block's list: its number in the neighbourhood, how far away its pixel is; [h][j]: where S is.
+    int *offset_, *distance_, *space_at_;
+    IntVec* inside_;             // of offset j: lanes whose neighbour is in the image
+    Dropout::Offset* noise_;
+    Vec *query_, *out_, *content_, *space_, *element_, *largest_, *total_, *share_, *weight_, *joint_;
+    Vec *query_gradient_, *weight_gradient_, *content_gradient_, *space_gradient_, *element_gradient_, *share_gradient_;
+};
+
+}  // namespace gevit
