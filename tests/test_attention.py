@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -297,6 +300,67 @@ def test_export(backend: str) -> None:
     exported = torch.export.export(layer, (x,))
     assert "gevit.attend" in str(exported.graph)
     torch.testing.assert_close(exported.module()(x), layer(x))
+
+
+COMPILE = """
+import sys, torch, gevit
+layer = gevit.GroupAttention(gevit.groups.Cyclic(4), 6, 12, heads=3, backend=sys.argv[1]).eval()
+compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+x = torch.randn(2, 6, 4, 7, 7, requires_grad=True)
+torch.testing.assert_close(compiled(x), layer(x))
+(found,) = torch.autograd.grad(compiled(x).square().sum(), x)
+(wanted,) = torch.autograd.grad(layer(x).square().sum(), x)
+torch.testing.assert_close(found, wanted)
+"""
+
+
+@pytest.mark.parametrize("backend", FAST)
+def test_compile_keeps_one_graph(backend: str) -> None:
+    """In a process of its own, without the run-time checks of shapes that the tests have."""
+    answer = subprocess.run([sys.executable, "-c", COMPILE, backend], capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+
+
+def _ddp_worker(rank: int, store: str, results: str) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    layer = gevit.GroupAttention(Cyclic(4), 6, 12, heads=2)
+    x = torch.randn(4, 6, 4, 5, 5)
+    parallel = nn.parallel.DistributedDataParallel(layer)
+    parallel(x[2 * rank : 2 * rank + 2]).square().mean().backward()
+    torch.save([p.grad for p in layer.parameters()], f"{results}.{rank}")
+    torch.distributed.destroy_process_group()
+
+
+def test_distributed_data_parallel(tmp_path: Path) -> None:
+    """Two processes with half a batch each have the gradients of one with the whole."""
+    torch.multiprocessing.spawn(_ddp_worker, (str(tmp_path / "store"), str(tmp_path / "grads")), nprocs=2)  # type: ignore[attr-defined,no-untyped-call]
+    torch.manual_seed(0)
+    layer = gevit.GroupAttention(Cyclic(4), 6, 12, heads=2)
+    layer(torch.randn(4, 6, 4, 5, 5)).square().mean().backward()
+    wanted = [p.grad for p in layer.parameters()]
+    largest = max(g.abs().max().item() for g in wanted if g is not None)
+    for rank in range(2):
+        for mine, theirs in zip(torch.load(tmp_path / f"grads.{rank}"), wanted, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6 * largest)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads resident memory from /proc")
+@pytest.mark.parametrize("backend", FAST)
+def test_a_thousand_steps_do_not_grow_memory(backend: str) -> None:
+    layer = gevit.GroupAttention(Cyclic(4), 6, 12, heads=2, neighborhood=3, dropout=0.1, backend=backend)
+    x = torch.randn(1, 6, 4, 4, 4)
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    for step in range(1200):
+        if step == 200:
+            before = resident()
+        layer.zero_grad()
+        layer(x).sum().backward()
+    assert resident() - before < 4 * 2**20
 
 
 def test_half_precision_is_computed_in_single() -> None:

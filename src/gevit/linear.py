@@ -25,8 +25,6 @@ class Pointwise(Linear):
     def forward(self, x: Float[Tensor, "batch channels *domain"]) -> Float[Tensor, "batch out *domain"]:
         """Map the channel axis."""
         weight, columns = self.weight.expand(len(x), -1, -1), x.flatten(2)
-        if self.bias is None:
-            flat = torch.bmm(weight, columns)
-        else:
-            flat = torch.baddbmm(self.bias[:, None], weight, columns)
+        bias = self.weight.new_zeros(()) if self.bias is None else self.bias[:, None]
+        flat = torch.baddbmm(bias, weight, columns)
         return flat.view(len(x), self.out_features, *x.shape[2:])

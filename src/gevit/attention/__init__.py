@@ -22,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gevit._checks import check_choice
-from gevit.attention import fast, native
+from gevit.attention.fast import attend_fast
 from gevit.attention.reference import attend_reference
 from gevit.encoding import Positions, global_neighborhood
 
@@ -59,22 +59,8 @@ def attend(
     if backend == "reference":
         out = attend_reference(query, key, value, positions, scale, dropout)
     else:
-        out = fast.attend_fast(query, key, value, positions, scale, dropout, _choose(backend, query))
+        out = attend_fast(query, key, value, positions, scale, dropout, backend)
     return out.to(dtype)
-
-
-def _choose(backend: str, query: Tensor) -> str:
-    """The backend that serves this tensor: the asked one, or the fastest."""
-    serves = query.device.type == "cpu" and query.dtype == torch.float32
-    if backend == "native" and not serves:
-        raise ValueError(
-            f"the native backend serves float32 on the CPU, got {query.dtype} on {query.device}; use backend='auto'"
-        )
-    if backend == "native" and not native.is_available():
-        raise ValueError(f"the native backend is not built: {native.REASON}; use backend='auto'")
-    if backend == "auto":
-        return "native" if serves and native.is_available() else "factored"
-    return backend
 
 
 def _clip(positions: Positions, height: int, width: int) -> Positions:

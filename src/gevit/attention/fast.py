@@ -13,8 +13,6 @@ from torch import Tensor
 from gevit.attention import factored, native
 from gevit.encoding import Positions
 
-_BACKENDS: dict[str, ModuleType] = {"factored": factored, "native": native}
-
 
 def attend_fast(
     query: Tensor,
@@ -55,7 +53,7 @@ def _attend(
     backend: str,
 ) -> Tensor:
     positions = Positions(space, element, offset_index, element_index, own_query)
-    out: Tensor = _BACKENDS[backend].forward(query, key, value, positions, scale, dropout, int(seed))
+    out: Tensor = _backend(backend, query).forward(query, key, value, positions, scale, dropout, int(seed))
     return out
 
 
@@ -82,7 +80,7 @@ def _attend_backward(
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     positions = Positions(space, element, offset_index, element_index, own_query)
-    grads: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _BACKENDS[backend].backward(
+    grads: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _backend(backend, query).backward(
         grad, query, key, value, positions, scale, dropout, int(seed)
     )
     return grads
@@ -116,3 +114,17 @@ def _gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 torch.library.register_fake("gevit::attend", _attend_shape)
 torch.library.register_fake("gevit::attend_backward", _attend_backward_shape)
 torch.library.register_autograd("gevit::attend", _gradient, setup_context=_save)
+
+
+def _backend(name: str, query: Tensor) -> ModuleType:
+    """The backend that serves this tensor: the asked one or, for `"auto"`, the fastest."""
+    serves = query.device.type == "cpu" and query.dtype == torch.float32
+    if name == "native" and not serves:
+        raise ValueError(
+            f"the native backend serves float32 on the CPU, got {query.dtype} on {query.device}; use backend='auto'"
+        )
+    if name == "native" and not native.is_available():
+        raise ValueError(f"the native backend is not built: {native.REASON}; use backend='auto'")
+    if name == "factored" or not serves or not native.is_available():
+        return factored
+    return native
