@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import gevit
-from gevit.attention import attend, factored, native
+from gevit.attention import attend, factored, native, projected
 from gevit.encoding import PositionalEncoding, Positions
 from gevit.groups import Cyclic, Dihedral, Group
 
@@ -364,10 +365,34 @@ def test_a_thousand_steps_do_not_grow_memory(backend: str) -> None:
 
 
 def test_half_precision_is_computed_in_single() -> None:
-    half = make_problem().map(lambda x: x.detach().bfloat16())
-    out = half.attend("auto")
-    assert out.dtype == torch.bfloat16
-    assert torch.equal(out, half.map(lambda x: x.float()).attend("auto").bfloat16())
+    layer = gevit.GroupAttention(Cyclic(4), 6, 12, heads=2).bfloat16()
+    x = torch.randn(2, 6, 4, 5, 5)
+    half = layer(x.bfloat16())
+    assert half.dtype == torch.bfloat16
+    wanted = layer.float()(x.bfloat16().float())
+    assert relative(half.float(), wanted) < 2e-2
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = layer(x)
+    assert relative(mixed.float(), layer(x)) < 2e-2
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_projections_in_chunks(monkeypatch: pytest.MonkeyPatch, training: bool) -> None:
+    """Projecting a few images at a time, again in the backward pass, is what projecting all of them once is."""
+    layer = gevit.GroupAttention(Dihedral(2), 6, 12, heads=2, neighborhood=3, dropout=0.2).train(training)
+    x = torch.randn(5, 6, 4, 5, 4, requires_grad=True)
+    plain = copy.deepcopy(layer)
+    plain.backend = "reference"
+    monkeypatch.setattr(projected, "CHUNK_NUMBERS", 1)
+    out = layer(x)
+    grads = torch.autograd.grad(out.sin().sum(), [x, *layer.parameters()])
+    if training:  # another mask for each image, also of other chunks
+        same = layer(x[:1].expand(5, -1, -1, -1, -1))
+        assert len({tuple(image.flatten().tolist()) for image in same}) == 5
+    else:
+        torch.testing.assert_close(out, plain(x), rtol=1e-5, atol=1e-5)
+        wanted = torch.autograd.grad(plain(x).sin().sum(), [x, *plain.parameters()])
+        assert_gradients_agree(list(grads), list(wanted), 1e-4)
 
 
 def test_factored_runs_in_bounded_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,6 +414,11 @@ class TestChoice:
     def test_native_refuses_what_it_does_not_serve(self) -> None:
         with pytest.raises(ValueError, match=r"native backend serves float32 on the CPU, got torch.float64"):
             make_problem(dtype=torch.float64).attend("native")
+
+    def test_mixed_precision_is_refused(self) -> None:
+        problem = make_problem()
+        with pytest.raises(ValueError, match=r"one dtype and device, got torch.float32 on cpu, torch.float64"):
+            problem._replace(key=problem.key.detach().double()).attend("auto")
 
     def test_without_the_kernel_auto_is_factored_with_one_warning(self, monkeypatch: pytest.MonkeyPatch) -> None:
         native._library.cache_clear()

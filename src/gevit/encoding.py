@@ -15,6 +15,7 @@ is equivariant and |H| times cheaper.
 from __future__ import annotations
 
 import functools
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -164,9 +165,10 @@ class PositionalEncoding(nn.Module):
     def forward(self, height: int, width: int) -> Positions:
         """Tabulate rho_P for images of this size."""
         rows, columns, row_index, column_index, index = self._table(height, width)
-        space = torch.cat([self.row(rows)[row_index], self.column(columns)[column_index]], dim=-1)
+        with full_precision(rows.device):
+            space = torch.cat([self.row(rows)[row_index], self.column(columns)[column_index]], dim=-1)
         element = space.new_empty(0, 0) if self.element is None else self.element
-        return Positions(space, element, index, self.element_index, self.own_query)
+        return Positions(space, element, _clip(index, height, width), self.element_index, self.own_query)
 
     def _table(self, height: int, width: int) -> list[Tensor]:
         if self.neighborhood is not None:
@@ -179,6 +181,20 @@ class PositionalEncoding(nn.Module):
         return torch.as_tensor(table, dtype=like.dtype if table.dtype.kind == "f" else None, device=like.device)
 
 
+def full_precision(device: torch.device) -> AbstractContextManager[object]:
+    """Switches autocast off where it is on: positions and softmaxes want all their digits."""
+    return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext()
+
+
 def global_neighborhood(height: int, width: int) -> int:
     """The neighbourhood that reaches every pixel of an image from every other."""
     return 2 * max(height, width) - 1
+
+
+def _clip(offset_index: Int[Tensor, "outputs neighbors"], height: int, width: int) -> Int[Tensor, "outputs fewer"]:
+    """Drop the offsets that no two pixels of an image of this size have."""
+    side = round(offset_index.shape[1] ** 0.5)
+    excess = (side - global_neighborhood(height, width)) // 2
+    if excess <= 0:
+        return offset_index
+    return offset_index.view(-1, side, side)[:, excess:-excess, excess:-excess].flatten(1)

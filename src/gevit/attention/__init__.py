@@ -17,14 +17,16 @@ Backends:
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from gevit._checks import check_choice
 from gevit.attention.fast import attend_fast
+from gevit.attention.projected import attend_projected
 from gevit.attention.reference import attend_reference
-from gevit.encoding import Positions, global_neighborhood
+from gevit.encoding import Positions
+
+__all__ = ["BACKENDS", "attend", "attend_projected"]
 
 BACKENDS = ("auto", "reference", "factored", "native")
 
@@ -51,24 +53,6 @@ def attend(
         backend: `"auto"`, `"reference"`, `"factored"` or `"native"`.
     """
     check_choice("backend", backend, BACKENDS)
-    positions = _clip(positions, *query.shape[-2:])
-    dtype = query.dtype
-    if dtype in (torch.float16, torch.bfloat16):  # a softmax needs more than half precision
-        query, key, value = query.float(), key.float(), value.float()
-        positions = positions._replace(space=positions.space.float(), element=positions.element.float())
     if backend == "reference":
-        out = attend_reference(query, key, value, positions, scale, dropout)
-    else:
-        out = attend_fast(query, key, value, positions, scale, dropout, backend)
-    return out.to(dtype)
-
-
-def _clip(positions: Positions, height: int, width: int) -> Positions:
-    """Drop the offsets that no pair of pixels of this image has."""
-    side = round(positions.offset_index.shape[1] ** 0.5)
-    excess = (side - global_neighborhood(height, width)) // 2
-    if excess <= 0:
-        return positions
-    square = positions.offset_index.unflatten(1, (side, side))
-    kept = square[:, excess:-excess, excess:-excess].flatten(1)
-    return positions._replace(offset_index=kept)
+        return attend_reference(query, key, value, positions, scale, dropout)
+    return attend_fast(query, key, value, positions, scale, dropout, backend)

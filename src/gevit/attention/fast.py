@@ -53,7 +53,9 @@ def _attend(
     backend: str,
 ) -> Tensor:
     positions = Positions(space, element, offset_index, element_index, own_query)
-    out: Tensor = _backend(backend, query).forward(query, key, value, positions, scale, dropout, int(seed))
+    out: Tensor = _backend(backend, query, key, value, space, element).forward(
+        query, key, value, positions, scale, dropout, int(seed)
+    )
     return out
 
 
@@ -80,7 +82,8 @@ def _attend_backward(
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     positions = Positions(space, element, offset_index, element_index, own_query)
-    grads: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = _backend(backend, query).backward(
+    chosen = _backend(backend, query, key, value, space, element)
+    grads: tuple[Tensor, Tensor, Tensor, Tensor, Tensor] = chosen.backward(
         grad, query, key, value, positions, scale, dropout, int(seed)
     )
     return grads
@@ -116,8 +119,12 @@ torch.library.register_fake("gevit::attend_backward", _attend_backward_shape)
 torch.library.register_autograd("gevit::attend", _gradient, setup_context=_save)
 
 
-def _backend(name: str, query: Tensor) -> ModuleType:
-    """The backend that serves this tensor: the asked one or, for `"auto"`, the fastest."""
+def _backend(name: str, *tensors: Tensor) -> ModuleType:
+    """The backend that serves these tensors: the asked one or, for `"auto"`, the fastest."""
+    query = tensors[0]
+    if any(x.dtype != query.dtype or x.device != query.device for x in tensors):
+        kinds = ", ".join(f"{x.dtype} on {x.device}" for x in tensors)
+        raise ValueError(f"query, key, value, space and element must have one dtype and device, got {kinds}")
     serves = query.device.type == "cpu" and query.dtype == torch.float32
     if name == "native" and not serves:
         raise ValueError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from gevit.encoding import Positions
@@ -20,36 +20,37 @@ def attend_reference(
 ) -> Float[Tensor, "b c n v y x"]:
     """Group attention as the paper writes it. Axes: v = h, q = h~, m = h^, j = neighbour, n = head."""
     side = round(positions.offset_index.shape[1] ** 0.5)
-    space_channels = positions.space.shape[1]
+    query = scale * query
 
     # <q(i, h~), k(j, h^)>; with own_query the one query of output h is h itself.
-    content = torch.einsum("bcnqyx,bcnmyxj->bnqyxmj", query, neighbors(key, side))
-    content = content.unsqueeze(3) if positions.own_query else content.unsqueeze(2)
+    content = torch.einsum("bcnqyx->bnyxqc", query) @ neighbors(key, side).flatten(-2)
+    content = content.unflatten(-1, (key.shape[3], -1))
+    inside = neighbors(query.new_ones(1, 1, 1, 1, *query.shape[-2:], dtype=torch.bool), side)
+    content = content.masked_fill(~inside, -torch.inf)
+    content = content.unsqueeze(5) if positions.own_query else content.unsqueeze(4)
 
     # <q(i, h~), rho_P(h^-1 (x_j - x_i))> and <q(i, h~), rho_P(element[h, h~, h^])>
-    rho_space = positions.space[positions.offset_index]
+    space_channels = positions.space.shape[1]
     to_space, to_element = query[:, :space_channels], query[:, space_channels:]
+    rho_space = positions.space[positions.offset_index]
     if positions.own_query:
-        space = torch.einsum("bcnvyx,vjc->bnvyxj", to_space, rho_space).unsqueeze(3)
+        space = torch.einsum("bcnvyx,vjc->bnyxvj", to_space, rho_space).unsqueeze(5)
     else:
-        space = torch.einsum("bcnqyx,vjc->bnvqyxj", to_space, rho_space)
+        space = torch.einsum("bcnqyx,vjc->bnyxvqj", to_space, rho_space)
     score = content + space.unsqueeze(-2)
     if positions.element.numel():
         rho_element = positions.element[positions.element_index]
-        if positions.own_query:
-            element = torch.einsum("bcnvyx,vqmc->bnvqyxm", to_element, rho_element)
-        else:
-            element = torch.einsum("bcnqyx,vqmc->bnvqyxm", to_element, rho_element)
-        score = score + element.unsqueeze(-1)
+        meet = "bcnvyx,vqmc->bnyxvqm" if positions.own_query else "bcnqyx,vqmc->bnyxvqm"
+        score += torch.einsum(meet, to_element, rho_element).unsqueeze(-1)
 
-    inside = neighbors(query.new_ones(query.shape[-2:], dtype=torch.bool), side)
-    score = (scale * score).masked_fill(~inside[:, :, None], -torch.inf)
-    weight = F.dropout(score.flatten(-2).softmax(-1), dropout).view_as(score)
-    return torch.einsum("bnvqyxmj,bcnmyxj->bcnvyx", weight, neighbors(value, side))
+    # The sum over h~ of the weights, then the sum over keys (j, h^) of weight times value.
+    weight = F.dropout(score.flatten(-2).softmax(-1), dropout).sum(-2)
+    out = weight @ neighbors(value, side).flatten(-2).transpose(-1, -2)
+    return torch.einsum("bnyxvc->bcnvyx", out)
 
 
-def neighbors(x: Tensor, side: int) -> Tensor:
-    """The side x side neighbourhood of every pixel, `[..., y, x] -> [..., y, x, j]`, zero outside the image."""
+def neighbors(x: Shaped[Tensor, "b c n m y x"], side: int) -> Shaped[Tensor, "b n y x c m j"]:
+    """The side x side neighbourhood of every pixel, zero outside the image."""
     radius = side // 2
     padded = F.pad(x, (radius, radius, radius, radius))
-    return padded.unfold(-2, side, 1).unfold(-2, side, 1).flatten(-2)
+    return padded.unfold(-2, side, 1).unfold(-2, side, 1).permute(0, 2, 4, 5, 1, 3, 6, 7).flatten(-2)
