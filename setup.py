@@ -1,4 +1,4 @@
-"""Builds the CPU kernel: one plain C++ source, compiled once for each instruction set.
+"""Builds the CPU kernel: one plain C++ source, compiled once for each instruction set and precision.
 
 The libraries have no Python or torch headers in them (they are loaded with ctypes), so building needs a C++
 compiler and nothing else. Which one is used is decided at run time, from the processor. Without a compiler the
@@ -27,17 +27,21 @@ if platform.machine().lower() in {"x86_64", "amd64"}:
         "-mprefer-vector-width=512",
     ]
 
+PRECISIONS = {"": "float", "_double": "double"}
+
 setup(
     ext_modules=[
         Extension(
-            f"gevit.attention._kernel_{target}",
+            f"gevit.attention._kernel_{target}{suffix}",
             sources=[str(KERNEL / "attend.cpp")],
             depends=[str(header) for header in KERNEL.glob("*.h")],
+            define_macros=[("GEVIT_REAL", real)],
             extra_compile_args=[*COMMON, *flags],
             extra_link_args=["-fopenmp"],
             language="c++",
             optional=True,
         )
         for target, flags in TARGETS.items()
+        for suffix, real in PRECISIONS.items()
     ]
 )

@@ -83,7 +83,7 @@ def test_run_prints_one_json_object_and_writes_the_same(tmp_path: Path, capsys: 
 
 
 def test_a_case_that_fails_says_why() -> None:
-    result = runner.run_case(replace(TINY, size=3), threads=1, seconds=0, sgemm_gflops=200.0)
+    result = runner.run_case(replace(TINY, size=3), threads=1, seconds=0.0, sgemm_gflops=200.0)
     assert (result.status, result.figures) == ("failed", None)
     assert result.reason is not None
     assert "size must be at least" in result.reason
@@ -98,7 +98,7 @@ def test_interrupting_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -
         return {"status": "skipped", "reason": "needs about 40 GB", "group_order": 4, "figures": None}
 
     monkeypatch.setattr(runner, "ask", answer)
-    report = runner.run_cases(list(family(mode=["train"])), threads=1, seconds=0)
+    report = runner.run_cases(list(family(mode=["train"])), threads=1, seconds=0.0)
     assert report.interrupted
     assert [result.case.backend for result in report.results] == ["reference", "factored"]
 
@@ -163,7 +163,7 @@ def test_reference_is_refused_when_it_does_not_fit(monkeypatch: pytest.MonkeyPat
     assert memory.refusal(81 * 2**30, 100 * 2**30) == "needs about 81 GB"
     monkeypatch.setattr(memory, "available", lambda: 2**30)
     large = Case("r16_sa", "rotmnist", 5, "ge", 28, 8, "train", "reference")
-    found = measure.measure_case(large, seconds=0)
+    found = measure.measure_case(large, seconds=0.0)
     assert (found["status"], found["group_order"], found["figures"]) == ("skipped", 16, None)
     assert found["reason"].startswith("needs about 1")  # 16^3 x 25 x 1604 pixels x 9 heads x 8 images, a few times
 

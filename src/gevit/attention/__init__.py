@@ -11,7 +11,7 @@ Neighbours outside the image are masked. Attention dropout drops each coefficien
 Backends:
     reference: the equation, literally; the oracle for the others.
     factored:  plain PyTorch on any device; exact, |H| times fewer exponentials, bounded memory.
-    native:    a CPU kernel in float32; the same factorisation in one pass.
+    native:    a CPU kernel; the same factorisation in one pass.
     auto:      native where it serves, otherwise factored.
 """
 

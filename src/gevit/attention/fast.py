@@ -125,13 +125,14 @@ def _backend(name: str, *tensors: Tensor) -> ModuleType:
     if any(x.dtype != query.dtype or x.device != query.device for x in tensors):
         kinds = ", ".join(f"{x.dtype} on {x.device}" for x in tensors)
         raise ValueError(f"query, key, value, space and element must have one dtype and device, got {kinds}")
-    serves = query.device.type == "cpu" and query.dtype == torch.float32
+    serves = native.serves(query)
     if name == "native" and not serves:
         raise ValueError(
-            f"the native backend serves float32 on the CPU, got {query.dtype} on {query.device}; use backend='auto'"
+            "the native backend serves float32 and float64 on the CPU, "
+            f"got {query.dtype} on {query.device}; use backend='auto'"
         )
-    if name == "native" and not native.is_available():
+    if name == "native" and not native.is_available(query.dtype):
         raise ValueError(f"the native backend is not built: {native.REASON}; use backend='auto'")
-    if name == "factored" or not serves or not native.is_available():
+    if name == "factored" or not serves or not native.is_available(query.dtype):
         return factored
     return native

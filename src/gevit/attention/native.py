@@ -1,4 +1,7 @@
-"""The CPU kernel behind the `native` backend: plain C++ libraries, one for each instruction set, loaded with ctypes."""
+"""The CPU kernel behind the `native` backend: plain C++ libraries, loaded with ctypes.
+
+There is one for each instruction set and precision.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ from torch import Tensor
 from gevit.encoding import Positions
 
 REASON = "no C++ compiler was found when gevit was installed; install g++ and reinstall gevit"
+# How the names of the libraries end for each dtype that the kernel serves.
+_PRECISIONS = {torch.float32: "", torch.float64: "_double"}
 # From the fastest instruction set a processor may have to what every one has.
 _TARGETS = {"AVX512": ["avx512", "avx2", "baseline"], "AVX2": ["avx2", "baseline"]}
 
@@ -45,17 +50,22 @@ class _Shape(ctypes.Structure):
     ]
 
 
-def is_available() -> bool:
+def serves(tensor: Tensor) -> bool:
+    """Whether the kernel is for tensors of this dtype and device."""
+    return tensor.device.type == "cpu" and tensor.dtype in _PRECISIONS
+
+
+def is_available(dtype: torch.dtype = torch.float32) -> bool:
     """Whether the kernel was built; warns once when it was not."""
-    return _library() is not None
+    return _library(dtype) is not None
 
 
 @functools.cache
-def _library() -> ctypes.CDLL | None:
+def _library(dtype: torch.dtype) -> ctypes.CDLL | None:
     folder = Path(__file__).parent
     for target in _TARGETS.get(torch.backends.cpu.get_cpu_capability(), ["baseline"]):
         for suffix in importlib.machinery.EXTENSION_SUFFIXES:
-            path = folder / f"_kernel_{target}{suffix}"
+            path = folder / f"_kernel_{target}{_PRECISIONS[dtype]}{suffix}"
             if path.exists():
                 return ctypes.CDLL(str(path))
     warnings.warn(f"gevit runs without its CPU kernel, many times slower: {REASON}", stacklevel=2)
@@ -123,7 +133,7 @@ def _shape(query: Tensor, key: Tensor, positions: Positions, scale: float, dropo
 
 
 def _call(name: str, tensors: list[Tensor], shape: _Shape) -> None:
-    library = _library()
+    library = _library(tensors[0].dtype)
     assert library is not None, REASON
     pointers = [ctypes.c_void_p(x.data_ptr()) for x in tensors]
     if getattr(library, name)(*pointers, ctypes.byref(shape)):

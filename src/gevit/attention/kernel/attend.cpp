@@ -30,11 +30,11 @@ int64_t groups_of(int64_t tasks, int64_t table) {
     return std::min(tasks, std::max<int64_t>(64, MOST_NUMBERS / std::max<int64_t>(1, table)));
 }
 
-void sum_groups(const std::vector<float>& partial, size_t begin, size_t count, size_t stride, float factor, float* to) {
+void sum_groups(const std::vector<Real>& partial, size_t begin, size_t count, size_t stride, Real factor, Real* to) {
     for (size_t i = 0; i < count; ++i) {
         double total = 0;
         for (size_t at = begin + i; at < partial.size(); at += stride) total += partial[at];
-        to[i] = float(total * factor);
+        to[i] = Real(total * factor);
     }
 }
 
@@ -55,9 +55,9 @@ int without_exceptions(const gevit_shape* shape, Body&& body) {
 
 using namespace gevit;
 
-extern "C" int gevit_attend_forward(const float* query, const float* key, const float* value, const float* space,
-                                    const float* element, const int32_t* offset_index, const int32_t* element_index,
-                                    float* out, const gevit_shape* shape) {
+extern "C" int gevit_attend_forward(const Real* query, const Real* key, const Real* value, const Real* space,
+                                    const Real* element, const int32_t* offset_index, const int32_t* element_index,
+                                    Real* out, const gevit_shape* shape) {
     return without_exceptions(shape, [&](const Problem& problem) {
         const Inputs inputs{query, key, value, space, element, offset_index, element_index};
         if (problem.tasks == 0) return int(GEVIT_OK);
@@ -68,17 +68,17 @@ extern "C" int gevit_attend_forward(const float* query, const float* key, const 
     });
 }
 
-extern "C" int gevit_attend_backward(const float* query, const float* key, const float* value, const float* space,
-                                     const float* element, const int32_t* offset_index, const int32_t* element_index,
-                                     const float* grad_out, float* grad_query, float* grad_key, float* grad_value,
-                                     float* grad_space, float* grad_element, const gevit_shape* shape) {
+extern "C" int gevit_attend_backward(const Real* query, const Real* key, const Real* value, const Real* space,
+                                     const Real* element, const int32_t* offset_index, const int32_t* element_index,
+                                     const Real* grad_out, Real* grad_query, Real* grad_key, Real* grad_value,
+                                     Real* grad_space, Real* grad_element, const gevit_shape* shape) {
     return without_exceptions(shape, [&](const Problem& problem) {
         const Inputs inputs{query, key, value, space, element, offset_index, element_index};
         const Gradients gradients{grad_out, grad_query, grad_key, grad_value};
         const size_t spaces = size_t(problem.space_rows) * problem.space_channels;
         const size_t elements = size_t(problem.element_rows) * problem.element_channels, stride = spaces + elements;
         const int64_t groups = groups_of(problem.tasks, stride);
-        std::vector<float> partial(groups * stride);
+        std::vector<Real> partial(groups * stride);
         const int code = groups == 0 ? int(GEVIT_OK) : in_parallel(problem, inputs, true, groups,
                                                                    [&](Worker& worker, int64_t group) {
             std::fill_n(worker.space_table_gradient, spaces, Vec{});
@@ -87,7 +87,7 @@ extern "C" int gevit_attend_backward(const float* query, const float* key, const
             for (int64_t task = problem.tasks * group / groups; task < end; ++task)
                 if (shape->dropout > 0) worker.backward<true>(task, gradients);
                 else worker.backward<false>(task, gradients);
-            float* to = partial.data() + group * stride;
+            Real* to = partial.data() + group * stride;
             for (size_t i = 0; i < spaces; ++i) to[i] = sum(worker.space_table_gradient[i]);
             for (size_t i = 0; i < elements; ++i) to[spaces + i] = sum(worker.element_table_gradient[i]);
         });
@@ -99,7 +99,7 @@ extern "C" int gevit_attend_backward(const float* query, const float* key, const
     });
 }
 
-extern "C" int gevit_dropout_keep(float* keep, const gevit_shape* shape) {
+extern "C" int gevit_dropout_keep(Real* keep, const gevit_shape* shape) {
     return without_exceptions(shape, [&](const Problem& problem) {
         const Dropout& dropout = problem.dropout;
         const int offsets = problem.neighborhood * problem.neighborhood, pairs = int(problem.pairs());

@@ -1,6 +1,11 @@
-// C interface of the native kernel of factored group attention. All tensors are contiguous float32, the indices int32.
+// C interface of the native kernel of factored group attention. All tensors are contiguous: Real, the indices int32.
 #pragma once
 #include <stdint.h>
+
+#ifndef GEVIT_REAL
+#define GEVIT_REAL float  // or double: the precision is chosen when the kernel is compiled
+#endif
+typedef GEVIT_REAL Real;
 
 #define GEVIT_EXPORT __attribute__((visibility("default")))
 
@@ -21,18 +26,18 @@ enum { GEVIT_OK = 0, GEVIT_OUT_OF_MEMORY = 1, GEVIT_BAD_SHAPE = 2 };
 
 // query [B,C,N,Q,P], key and value [B,C,N,M,P], space [U,Cs], element [E,Ce],
 // offset_index [V,n*n] rows of space, element_index [V,Q (1 if own),M] rows of element  ->  out [B,C,N,V,P]
-GEVIT_EXPORT int gevit_attend_forward(const float* query, const float* key, const float* value, const float* space,
-                                      const float* element, const int32_t* offset_index, const int32_t* element_index,
-                                      float* out, const gevit_shape* shape);
+GEVIT_EXPORT int gevit_attend_forward(const Real* query, const Real* key, const Real* value, const Real* space,
+                                      const Real* element, const int32_t* offset_index, const int32_t* element_index,
+                                      Real* out, const gevit_shape* shape);
 
 // Gradients of all inputs, from the inputs and the gradient of out; every result is overwritten.
-GEVIT_EXPORT int gevit_attend_backward(const float* query, const float* key, const float* value, const float* space,
-                                       const float* element, const int32_t* offset_index, const int32_t* element_index,
-                                       const float* grad_out, float* grad_query, float* grad_key, float* grad_value,
-                                       float* grad_space, float* grad_element, const gevit_shape* shape);
+GEVIT_EXPORT int gevit_attend_backward(const Real* query, const Real* key, const Real* value, const Real* space,
+                                       const Real* element, const int32_t* offset_index, const int32_t* element_index,
+                                       const Real* grad_out, Real* grad_query, Real* grad_key, Real* grad_value,
+                                       Real* grad_space, Real* grad_element, const gevit_shape* shape);
 
 // What dropout multiplies each coefficient with, 0 or 1/(1-p): keep [B,N,V,Q (1 if own),M,n*n,P].
-GEVIT_EXPORT int gevit_dropout_keep(float* keep, const gevit_shape* shape);
+GEVIT_EXPORT int gevit_dropout_keep(Real* keep, const gevit_shape* shape);
 
 #ifdef __cplusplus
 }

@@ -25,15 +25,15 @@ class Dropout {
     Dropout(double probability, uint64_t seed, int pairs, int keys, int offsets)
         : half_keys_((keys + 1) / 2), pair_keys_(size_t(pairs) * half_keys_), offset_keys_(2 * size_t(offsets)) {
         const double dropped = std::fmin(std::nearbyint(probability * 65536), 65535);
-        scale_ = float(65536 / (65536 - dropped));
-        threshold_ = int32_t(int64_t(dropped * 65536) - (int64_t(1) << 31));
+        scale_ = Real(65536 / (65536 - dropped));
+        threshold_ = Int(int64_t(dropped * 65536) - (int64_t(1) << 31));
         seed_low_ = scramble(uint32_t(seed) + 0x9e3779b9u);
         seed_high_ = scramble(uint32_t(seed >> 32) ^ seed_low_);
         for (size_t i = 0; i < pair_keys_.size(); ++i) pair_keys_[i] = scramble(uint32_t(i) + 0x3c6ef372u);
         for (size_t i = 0; i < offset_keys_.size(); ++i) offset_keys_[i] = scramble(uint32_t(i) + 0xdaa66d2bu);
     }
 
-    float scale() const { return scale_; }
+    Real scale() const { return scale_; }
 
     // The random numbers of LANES pixels of one (batch, head).
     struct Pixels {
@@ -60,15 +60,15 @@ class Dropout {
     Pair keep(const Pixels& pixels, const Offset& offset, int pair, int even_key) const {
         const BitVec mixed = pixels.added + pair_keys_[size_t(pair) * half_keys_ + even_key / 2];
         const BitVec bits = (mixed ^ offset.flipped) * offset.factor;
-        return {(IntVec)bits >= threshold_, (IntVec)(bits ^ (bits << 16)) >= threshold_};
+        return {as_signed(bits) >= threshold_, as_signed(bits ^ (bits << 16)) >= threshold_};
     }
 
   private:
     int half_keys_;
     std::vector<uint32_t> pair_keys_, offset_keys_;
     uint32_t seed_low_, seed_high_;
-    int32_t threshold_;
-    float scale_;
+    Int threshold_;
+    Real scale_;
 };
 
 }  // namespace gevit

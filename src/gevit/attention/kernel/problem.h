@@ -31,9 +31,9 @@ struct Problem {
     const int pair_queries;  // query elements that one output element meets
     const int pixels, threads;
     const int64_t tasks;     // a task is one head of one image
-    const float scale;
+    const Real scale;
     const Dropout dropout;
-    std::vector<int32_t> row_of, column_of;  // of each pixel; the lanes past the last pixel lie far outside
+    std::vector<Int> row_of, column_of;  // of each pixel; the lanes past the last pixel lie far outside
     std::vector<Block> blocks;
     int most_offsets = 0;    // of a block, a multiple of OFFSETS
     int guard = 0;           // pixels before and after a padded plane that a shifted load may touch
@@ -45,27 +45,27 @@ struct Problem {
           neighborhood(int(s.neighborhood)), space_rows(int(s.space_rows)), space_channels(int(s.space_channels)),
           element_rows(s.element_channels ? int(s.element_rows) : 1), element_channels(int(s.element_channels)),
           own(s.own != 0), pair_queries(own ? 1 : queries), pixels(height * width),
-          threads(int(std::max<int64_t>(1, s.threads))), tasks(s.batch * s.heads), scale(float(s.scale)),
+          threads(int(std::max<int64_t>(1, s.threads))), tasks(s.batch * s.heads), scale(Real(s.scale)),
           dropout(s.dropout, s.seed, outputs * pair_queries, keys, neighborhood * neighborhood) {
         const int lanes = padded_to(LANES, pixels), radius = neighborhood / 2;
         row_of.assign(lanes, -(1 << 20));
         column_of.assign(lanes, -(1 << 20));
-        for (int pixel = 0; pixel < pixels; ++pixel) row_of[pixel] = pixel / width, column_of[pixel] = pixel % width;
         for (int first = 0; first < pixels; first += LANES) {
             Block block{first, std::min(LANES, pixels - first), neighborhood, 0, neighborhood, 0};
             for (int pixel = first; pixel < first + block.count; ++pixel) {
-                block.row_begin = std::min(block.row_begin, std::max(0, radius - row_of[pixel]));
-                block.row_end = std::max(block.row_end, std::min(neighborhood, radius + height - row_of[pixel]));
-                block.column_begin = std::min(block.column_begin, std::max(0, radius - column_of[pixel]));
-                block.column_end =
-                    std::max(block.column_end, std::min(neighborhood, radius + width - column_of[pixel]));
+                const int row = pixel / width, column = pixel % width;
+                block.row_begin = std::min(block.row_begin, std::max(0, radius - row));
+                block.row_end = std::max(block.row_end, std::min(neighborhood, radius + height - row));
+                block.column_begin = std::min(block.column_begin, std::max(0, radius - column));
+                block.column_end = std::max(block.column_end, std::min(neighborhood, radius + width - column));
+                row_of[pixel] = row, column_of[pixel] = column;
             }
             blocks.push_back(block);
             most_offsets = std::max(most_offsets, padded_to(OFFSETS, block.offsets()));
         }
         guard = padded_to(LANES, std::min(radius, height - 1) * width + std::min(radius, width - 1));
         pitch = lanes + 2 * guard;
-        if (pitch % 128 == 0) pitch += LANES;  // planes a power of two apart would share cache sets
+        if (pitch * sizeof(Real) % 512 == 0) pitch += LANES;  // planes a power of two apart would share cache sets
     }
 
     static bool sensible(const gevit_shape& s) {

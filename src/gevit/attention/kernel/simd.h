@@ -3,88 +3,119 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 
 #if defined(__SSE__)
 #include <immintrin.h>
 #endif
 
+#include "attend.h"
+
 namespace gevit {
 
 #if defined(__AVX512F__)
-constexpr int LANES = 16, REGISTERS = 32;
+constexpr int VECTOR_BYTES = 64, REGISTERS = 32;
 #elif defined(__AVX__)
-constexpr int LANES = 8, REGISTERS = 16;
+constexpr int VECTOR_BYTES = 32, REGISTERS = 16;
 #elif defined(__aarch64__)
-constexpr int LANES = 4, REGISTERS = 32;
+constexpr int VECTOR_BYTES = 16, REGISTERS = 32;
 #else
-constexpr int LANES = 4, REGISTERS = 16;
+constexpr int VECTOR_BYTES = 16, REGISTERS = 16;
 #endif
 
-typedef float Vec __attribute__((vector_size(LANES * 4)));
-typedef int32_t IntVec __attribute__((vector_size(LANES * 4)));
-typedef uint32_t BitVec __attribute__((vector_size(LANES * 4)));
+constexpr bool DOUBLE = std::is_same_v<Real, double>;
+constexpr int LANES = VECTOR_BYTES / sizeof(Real);
+
+typedef std::conditional_t<DOUBLE, int64_t, int32_t> Int;  // as wide as Real, so that comparisons of Vec are IntVec
+
+typedef Real Vec __attribute__((vector_size(VECTOR_BYTES)));
+typedef Int IntVec __attribute__((vector_size(VECTOR_BYTES)));
+typedef uint32_t BitVec __attribute__((vector_size(LANES * 4)));  // in any precision, for dropout to be the same
 
 // Loops over registers must disappear: an array of accumulators is no array, it is a set of registers.
 #define GEVIT_UNROLL _Pragma("GCC unroll 8")
 #define GEVIT_INLINE __attribute__((always_inline))
 
-inline Vec splat(float value) { return Vec{} + value; }
+inline Vec splat(Real value) { return Vec{} + value; }
 
-inline Vec load(const float* from) {
+inline Vec load(const Real* from) {
     Vec result;
     std::memcpy(&result, from, sizeof result);
     return result;
 }
 
-inline void store(float* to, Vec value) { std::memcpy(to, &value, sizeof value); }
+inline void store(Real* to, Vec value) { std::memcpy(to, &value, sizeof value); }
 
 // The last vector of a plane may be partial: missing lanes read as zero and are not written.
-inline Vec load(const float* from, int count) {
+inline Vec load(const Real* from, int count) {
     if (count >= LANES) return load(from);
     Vec result = {};
-    std::memcpy(&result, from, count * sizeof(float));
+    std::memcpy(&result, from, count * sizeof(Real));
     return result;
 }
 
-inline void store(float* to, Vec value, int count) {
-    std::memcpy(to, &value, (count < LANES ? count : LANES) * sizeof(float));
+inline void store(Real* to, Vec value, int count) {
+    std::memcpy(to, &value, (count < LANES ? count : LANES) * sizeof(Real));
 }
 
 inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }  // b if either is NaN
 inline Vec keep_where(IntVec mask, Vec value) { return mask ? value : Vec{}; }
 
 inline bool any(IntVec mask) {
-    int32_t found = 0;
+    Int found = 0;
     for (int lane = 0; lane < LANES; ++lane) found |= mask[lane];
     return found != 0;
 }
 
-inline float sum(Vec value) {
-    float total = 0;
+inline Real sum(Vec value) {
+    Real total = 0;
     for (int lane = 0; lane < LANES; ++lane) total += value[lane];
     return total;
 }
 
-// 2^x for x <= 0, to 2e-7. What should be below 2^-126 may be 2^-126: no sum of weights near 1 can see it. NaN stays
-// NaN.
+// The 32 bits of each lane as a signed number.
+inline IntVec as_signed(BitVec bits) {
+    typedef int32_t Signed __attribute__((vector_size(sizeof(BitVec))));
+    return __builtin_convertvector((Signed)bits, IntVec);
+}
+
+// highest f^n + ... + last
+template <class... Rest>
+inline Vec polynomial(Vec f, Real highest, Rest... rest) {
+    Vec result = splat(highest);
+    ((result = result * f + Real(rest)), ...);
+    return result;
+}
+
+// 2^f for |f| <= 1/2
+inline Vec exp2_of_fraction(Vec f) {
+    if constexpr (DOUBLE)
+        return polynomial(f, 4.445257140458853e-10, 7.074112203581162e-9, 1.0178125486258942e-7, 1.321543338897091e-6,
+                          1.5252733684247801e-5, 1.5403530460764842e-4, 1.3333558146558133e-3, 9.618129107591496e-3,
+                          5.5504108664821084e-2, .24022650695910136, .6931471805599453, 1.);
+    else
+        return polynomial(f, 1.3276472e-3f, 9.675541e-3f, 5.550713e-2f, .2402212f, .69314694f, 1.f);
+}
+
+// 2^x for x <= 0, to 2e-7 or, in double, 2e-16. What should be below the smallest normal number may be that number: no
+// sum of weights near 1 can see it. NaN stays NaN.
 inline Vec exp2(Vec x) {
 #if defined(__AVX512DQ__)
-    const Vec f = (Vec)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT), whole = x - f;
+    if constexpr (DOUBLE) {
+        const __m512d f = _mm512_reduce_pd((__m512d)x, _MM_FROUND_TO_NEAREST_INT), whole = (__m512d)x - f;
+        return (Vec)_mm512_maskz_scalef_pd(0xff, (__m512d)exp2_of_fraction((Vec)f), whole);
+    } else {
+        const __m512 f = _mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT), whole = (__m512)x - f;
+        return (Vec)_mm512_maskz_scalef_ps(0xffff, (__m512)exp2_of_fraction((Vec)f), whole);
+    }
 #else
-    const Vec rounder = splat(12582912.f);  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
-    x = larger(splat(-126.f), x);
+    typedef std::numeric_limits<Real> Limits;
+    constexpr int MANTISSA = Limits::digits - 1;
+    const Vec rounder = splat(int64_t(3) << (MANTISSA - 1));  // adding it leaves the nearest integer in the low bits
+    x = larger(splat(Limits::min_exponent - 1), x);
     const Vec shifted = x + rounder, f = x - (shifted - rounder);
-#endif
-    Vec power = splat(1.3276472e-3f);
-    power = power * f + 9.675541e-3f;
-    power = power * f + 5.550713e-2f;
-    power = power * f + .2402212f;
-    power = power * f + .69314694f;
-    power = power * f + 1.f;
-#if defined(__AVX512DQ__)
-    return (Vec)_mm512_maskz_scalef_ps(0xffff, (__m512)power, (__m512)whole);
-#else
-    return (Vec)((IntVec)power + ((IntVec)shifted << 23));
+    return (Vec)((IntVec)exp2_of_fraction(f) + ((IntVec)shifted << MANTISSA));
 #endif
 }
 

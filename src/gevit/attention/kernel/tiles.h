@@ -46,10 +46,10 @@ inline void in_channel_tiles(int count, Body&& body) {
 }
 
 struct Planes {
-    float* data;
+    Real* data;
     ptrdiff_t pitch;  // from one plane to the next
     int keys, channels;
-    float* at(int key, int channel) const { return data + (ptrdiff_t(key) * channels + channel) * pitch; }
+    Real* at(int key, int channel) const { return data + (ptrdiff_t(key) * channels + channel) * pitch; }
 };
 
 struct Shifts {
@@ -64,7 +64,7 @@ inline void dot(const Vec* left, int rows, const Planes& planes, Shifts shifts, 
             in_tiles<ROWS>(rows, [&](auto tile_, int row) {
                 constexpr int tile = tile_;
                 Vec total[OFFSETS][tile] = {};
-                const float* at[OFFSETS];
+                const Real* at[OFFSETS];
                 GEVIT_UNROLL for (int o = 0; o < OFFSETS; ++o) at[o] = planes.at(key, 0) + shifts.distance[offset + o];
                 ptrdiff_t step = 0;
                 for (int channel = 0; channel < planes.channels; ++channel, step += planes.pitch) {
@@ -90,9 +90,9 @@ inline void mix(const Vec* weight, int rows, const Planes& planes, Shifts shifts
             Vec total[wide][tile] = {};
             const Vec* factor = weight + row;
             for (int key = 0; key < planes.keys; ++key) {
-                const float* plane = planes.at(key, channel);
+                const Real* plane = planes.at(key, channel);
                 for (int offset = 0; offset < shifts.count; ++offset, factor += rows) {
-                    const float* at = plane + shifts.distance[offset];
+                    const Real* at = plane + shifts.distance[offset];
                     GEVIT_UNROLL for (int c = 0; c < wide; ++c) {
                         const Vec neighbor = load(at + c * planes.pitch);
                         GEVIT_UNROLL for (int r = 0; r < tile; ++r) total[c][r] += factor[r] * neighbor;
@@ -118,7 +118,7 @@ inline void scatter(const Vec* weight, const Vec* left, int rows, const Planes& 
             GEVIT_UNROLL for (int c = 0; c < wide; ++c)
                 GEVIT_UNROLL for (int r = 0; r < tile; ++r) source[c][r] = left[(channel + c) * rows + row + r];
             for (int offset = 0; offset < shifts.count; ++offset) {
-                float* at = planes.at(0, channel) + shifts.distance[offset];
+                Real* at = planes.at(0, channel) + shifts.distance[offset];
                 const Vec* factor = weight + ptrdiff_t(offset) * rows + row;
                 for (int key = 0; key < keys; ++key) {
                     Vec w[tile];
@@ -138,7 +138,7 @@ inline void scatter(const Vec* weight, const Vec* left, int rows, const Planes& 
 
 // The same three for the learned vectors, tables [index][channel] of plain numbers, and weight [index][row].
 // result[index][row] = sum over channels of left[channel][row] * table[index][channel]
-inline void dot(const Vec* left, int rows, const float* table, int indices, int channels, Vec* result) {
+inline void dot(const Vec* left, int rows, const Real* table, int indices, int channels, Vec* result) {
     in_tiles<ROWS>(rows, [&](auto tile_, int row) {
         constexpr int tile = tile_;
         in_tiles<4>(indices, [&](auto tall_, int index) {
@@ -146,7 +146,7 @@ inline void dot(const Vec* left, int rows, const float* table, int indices, int 
             Vec total[tall][tile] = {};
             for (int channel = 0; channel < channels; ++channel)
                 GEVIT_UNROLL for (int i = 0; i < tall; ++i) {
-                    const float factor = table[ptrdiff_t(index + i) * channels + channel];
+                    const Real factor = table[ptrdiff_t(index + i) * channels + channel];
                     GEVIT_UNROLL for (int r = 0; r < tile; ++r) total[i][r] += factor * left[channel * rows + row + r];
                 }
             GEVIT_UNROLL for (int i = 0; i < tall; ++i)
@@ -156,7 +156,7 @@ inline void dot(const Vec* left, int rows, const float* table, int indices, int 
 }
 
 // result[channel][row] += sum over indices of weight[index][row] * table[index][channel]
-inline void mix(const Vec* weight, int rows, const float* table, int indices, int channels, Vec* result) {
+inline void mix(const Vec* weight, int rows, const Real* table, int indices, int channels, Vec* result) {
     in_tiles<ROWS>(rows, [&](auto tile_, int row) {
         constexpr int tile = tile_;
         in_channel_tiles(channels, [&](auto wide_, int channel) {
@@ -164,7 +164,7 @@ inline void mix(const Vec* weight, int rows, const float* table, int indices, in
             Vec total[wide][tile] = {};
             for (int index = 0; index < indices; ++index)
                 GEVIT_UNROLL for (int c = 0; c < wide; ++c) {
-                    const float factor = table[ptrdiff_t(index) * channels + channel + c];
+                    const Real factor = table[ptrdiff_t(index) * channels + channel + c];
                     GEVIT_UNROLL for (int r = 0; r < tile; ++r)
                         total[c][r] += factor * weight[ptrdiff_t(index) * rows + row + r];
                 }

@@ -12,13 +12,13 @@
 
 namespace gevit {
 
-constexpr float LN_2 = .693147181f;
-constexpr float LOWEST = -1e30f;          // a score that is never the largest
-constexpr float SMALLEST_TOTAL = 1e-20f;  // a normaliser below it has lost digits to underflow
+constexpr Real LN_2 = .6931471805599453;
+constexpr Real LOWEST = DOUBLE ? -1e300 : -1e30;          // a score that is never the largest
+constexpr Real SMALLEST_TOTAL = DOUBLE ? 1e-200 : 1e-20;  // a normaliser below it has lost digits to underflow
 
 struct Gradients {
-    const float* out;
-    float *query, *key, *value;
+    const Real* out;
+    Real *query, *key, *value;
 };
 
 // The steps of the algorithm on one block of pixels.
@@ -27,7 +27,7 @@ class Worker : public Workspace {
     using Workspace::Workspace;
 
     template <bool Dropped>
-    void forward(int64_t task, float* out) {
+    void forward(int64_t task, Real* out) {
         pack(in_.key, task, key_);
         pack(in_.value, task, value_);
         for (const Block& block : p_.blocks) {
@@ -227,7 +227,7 @@ class Worker : public Workspace {
         zero(element_gradient_, ptrdiff_t(p_.element_rows) * p_.queries);
         zero(share_gradient_, p_.pairs() * keys);
         sum_kept<Dropped>();
-        const float unscale = 1 / p_.dropout.scale();
+        const Real unscale = 1 / p_.dropout.scale();
         for (int q = 0; q < met; ++q)
             for (int h = 0; h < p_.outputs; ++h) {
                 Vec *const share = share_ + pair_at(q, h), *const gradient = share_gradient_ + pair_at(q, h), d = {};

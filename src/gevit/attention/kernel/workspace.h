@@ -7,10 +7,10 @@
 
 namespace gevit {
 
-constexpr float LOG2_E = 1.44269504f;
+constexpr Real LOG2_E = 1.4426950408889634;
 
 struct Inputs {
-    const float *query, *key, *value, *space, *element;
+    const Real *query, *key, *value, *space, *element;
     const int32_t *offset_index, *element_index;
 };
 
@@ -63,21 +63,21 @@ class Workspace {
         array(element_table_gradient, size_t(p_.element_rows) * p_.element_channels);
     }
 
-    void clear(Planes& planes) { std::memset(planes.data, 0, planes.pitch * p_.keys * p_.channels * sizeof(float)); }
+    void clear(Planes& planes) { std::memset(planes.data, 0, planes.pitch * p_.keys * p_.channels * sizeof(Real)); }
 
-    void pack(const float* from, int64_t task, Planes& planes) {
+    void pack(const Real* from, int64_t task, Planes& planes) {
         clear(planes);
         for (int key = 0; key < p_.keys; ++key)
             for (int channel = 0; channel < p_.channels; ++channel)
                 std::memcpy(planes.at(key, channel) + p_.guard, from + p_.plane(task, channel, p_.keys, key),
-                            p_.pixels * sizeof(float));
+                            p_.pixels * sizeof(Real));
     }
 
-    void unpack(const Planes& planes, float factor, float* to, int64_t task) const {
+    void unpack(const Planes& planes, Real factor, Real* to, int64_t task) const {
         for (int key = 0; key < p_.keys; ++key)
             for (int channel = 0; channel < p_.channels; ++channel) {
-                const float* from = planes.at(key, channel) + p_.guard;
-                float* plane = to + p_.plane(task, channel, p_.keys, key);
+                const Real* from = planes.at(key, channel) + p_.guard;
+                Real* plane = to + p_.plane(task, channel, p_.keys, key);
                 for (int pixel = 0; pixel < p_.pixels; ++pixel) plane[pixel] = factor * from[pixel];
             }
     }
@@ -87,19 +87,19 @@ class Workspace {
         return planes;
     }
 
-    void read(const float* from, int rows, float factor, Vec* to, int64_t task) const {
+    void read(const Real* from, int rows, Real factor, Vec* to, int64_t task) const {
         for (int channel = 0; channel < p_.channels; ++channel)
             for (int row = 0; row < rows; ++row) {
-                const float* at = from + p_.plane(task, channel, rows, row) + block_.first;
+                const Real* at = from + p_.plane(task, channel, rows, row) + block_.first;
                 to[channel * rows + row] = factor * load(at, block_.count);
                 __builtin_prefetch(at + 2 * LANES);  // for the next block: no hardware follows so many planes
             }
     }
 
-    void write(const Vec* from, int rows, float factor, float* to, int64_t task) const {
+    void write(const Vec* from, int rows, Real factor, Real* to, int64_t task) const {
         for (int channel = 0; channel < p_.channels; ++channel)
             for (int row = 0; row < rows; ++row) {
-                float* at = to + p_.plane(task, channel, rows, row) + block_.first;
+                Real* at = to + p_.plane(task, channel, rows, row) + block_.first;
                 store(at, factor * from[channel * rows + row], block_.count);
                 __builtin_prefetch(at + 2 * LANES, 1);
             }
