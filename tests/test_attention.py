@@ -21,10 +21,10 @@ from gevit.attention import attend, factored, native, projected
 from gevit.encoding import PositionalEncoding, Positions
 from gevit.groups import Cyclic, Dihedral, Group
 
-FAST = [
-    "factored",
-    pytest.param("native", marks=pytest.mark.skipif(not native.is_available(), reason=native.REASON)),
-]
+needs_kernel = pytest.mark.skipif(not native.is_available(), reason=native.REASON)
+FAST = ["factored", pytest.param("native", marks=needs_kernel)]
+# What is left of agreement after rounding, in the output and in the gradients.
+TOLERANCES = {torch.float32: (1e-5, 1e-4), torch.float64: (1e-12, 1e-10)}
 ORDERS = st.one_of(st.integers(1, 9).map(Cyclic), st.integers(1, 5).map(Dihedral))
 
 
@@ -96,6 +96,7 @@ def relative(found: Tensor, wanted: Tensor, floor: float = 1e-30) -> float:
     return ((found - wanted).abs().max() / wanted.abs().max().clamp_min(floor)).item()
 
 
+@pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("backend", FAST)
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(
@@ -109,6 +110,7 @@ def relative(found: Tensor, wanted: Tensor, floor: float = 1e-30) -> float:
 )
 def test_agrees_with_reference(
     backend: str,
+    dtype: torch.dtype,
     group: Group,
     encoding: str,
     size: tuple[int, int],
@@ -119,22 +121,24 @@ def test_agrees_with_reference(
 ) -> None:
     if group.order**3 * size[0] ** 2 * size[1] ** 2 > 4e6:
         size, neighborhood = (5, 7), 3 if neighborhood is None else min(neighborhood, 3)
-    problem = make_problem(group, encoding, size, neighborhood, batch, heads, part)
+    problem = make_problem(group, encoding, size, neighborhood, batch, heads, part, dtype)
     wanted, found = problem.attend("reference"), problem.attend(backend)
-    assert relative(found, wanted) < 1e-5
-    assert_gradients_agree(gradients(problem, found), gradients(problem, wanted), 1e-4)
+    assert found.dtype == dtype
+    assert relative(found, wanted) < TOLERANCES[dtype][0]
+    assert_gradients_agree(gradients(problem, found), gradients(problem, wanted), TOLERANCES[dtype][1])
 
 
+@pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("encoding", ["ge", "gsa", "relative", "lifting"])
 @pytest.mark.parametrize("neighborhood", [3, None])
-def test_gradcheck_of_factored(encoding: str, neighborhood: int | None) -> None:
+def test_gradcheck(backend: str, encoding: str, neighborhood: int | None) -> None:
     problem = make_problem(Dihedral(2), encoding, (3, 2), neighborhood, 1, 1, 1, torch.float64)
 
     def function(q: Tensor, k: Tensor, v: Tensor, space: Tensor, *element: Tensor) -> Tensor:
         positions = problem.positions._replace(space=space)
         if element:
             positions = positions._replace(element=element[0])
-        return attend(q, k, v, positions, scale=0.7, backend="factored")
+        return attend(q, k, v, positions, scale=0.7, backend=backend)
 
     assert torch.autograd.gradcheck(function, problem.inputs())
 
@@ -142,29 +146,33 @@ def test_gradcheck_of_factored(encoding: str, neighborhood: int | None) -> None:
 @pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("encoding", ["ge", "relative", "lifting"])
 @pytest.mark.parametrize("magnitude", [10.0, 100.0])
-def test_large_scores_are_finite_and_right(backend: str, encoding: str, magnitude: float) -> None:
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_large_scores_are_finite_and_right(backend: str, encoding: str, magnitude: float, dtype: torch.dtype) -> None:
     """Scores up to 1e4 or more: factors underflow on their own, and the softmax is nearly one-hot."""
-    problem = make_problem(Cyclic(4), encoding, neighborhood=5, magnitude=magnitude)
+    problem = make_problem(Cyclic(4), encoding, neighborhood=5, magnitude=magnitude, dtype=dtype)
     double = problem.map(lambda x: x.detach().double().requires_grad_())
     wanted, found = double.attend("reference"), problem.attend(backend)
-    # A float32 score of 1e4 is known to about 1e-3, and so is the log of a coefficient.
-    tolerance = 1e-6 * magnitude**2 + 1e-5
+    # A score is known to some eps of its size, in float32 one of 1e4 to about 1e-3; so is the log of a coefficient.
+    tolerance = torch.finfo(dtype).eps * (10 * magnitude**2 + 100)
     assert relative(found.double(), wanted) < tolerance
     assert_gradients_agree(gradients(problem, found), gradients(double, wanted), 10 * tolerance)
 
 
 @pytest.mark.parametrize("backend", FAST)
-def test_opposed_factors_do_not_underflow(backend: str) -> None:
+@pytest.mark.parametrize(("dtype", "reach"), [(torch.float32, 400), (torch.float64, 4000)])
+def test_opposed_factors_do_not_underflow(backend: str, dtype: torch.dtype, reach: int) -> None:
     """Content and positions point to opposite ends, so that the largest product of factors underflows."""
-    problem = make_problem(Cyclic(4), "ge", (4, 6), 5, 1, 1).map(lambda x: x.detach().clone().contiguous())
+    problem = make_problem(Cyclic(4), "ge", (4, 6), 5, 1, 1, dtype=dtype)
+    problem = problem.map(lambda x: x.detach().clone().contiguous())
     problem.query[:, 0] = 1
-    problem.key[:, 0] = -torch.linspace(-400, 400, 24).view(4, 6)
-    problem.positions.space[:, 0] = torch.linspace(-400, 400, len(problem.positions.space))
+    problem.key[:, 0] = -torch.linspace(-reach, reach, 24, dtype=dtype).view(4, 6)
+    problem.positions.space[:, 0] = torch.linspace(-reach, reach, len(problem.positions.space), dtype=dtype)
     problem = problem.map(lambda x: x.requires_grad_())
     double = problem.map(lambda x: x.detach().double().requires_grad_())
     found, wanted = problem.attend(backend), double.attend("reference")
-    assert relative(found.double(), wanted) < 1e-4
-    assert_gradients_agree(gradients(problem, found), gradients(double, wanted), 1e-3)
+    tolerance = 2 * reach * torch.finfo(dtype).eps
+    assert relative(found.double(), wanted) < tolerance
+    assert_gradients_agree(gradients(problem, found), gradients(double, wanted), 10 * tolerance)
 
 
 class TestDropout:
@@ -218,6 +226,18 @@ class TestDropout:
         assert torch.equal(problem.attend(backend, 0.3), first)
         assert not torch.equal(first, second)
 
+    @needs_kernel
+    @pytest.mark.parametrize("encoding", ["ge", "relative", "lifting"])
+    def test_native_drops_the_same_in_every_precision(self, encoding: str) -> None:
+        problem = make_problem(encoding=encoding, size=(7, 5))
+        double = problem.map(lambda x: x.detach().double().requires_grad_())
+        torch.manual_seed(2)
+        found = problem.attend("native", 0.5)
+        torch.manual_seed(2)
+        wanted = double.attend("native", 0.5)
+        assert relative(found.double(), wanted) < 1e-5
+        assert_gradients_agree(gradients(problem, found), gradients(double, wanted), 1e-4)
+
     @pytest.mark.parametrize("backend", FAST)
     @pytest.mark.parametrize("encoding", ["ge", "relative", "lifting"])
     def test_backward_has_the_mask_of_forward(self, backend: str, encoding: str) -> None:
@@ -237,8 +257,9 @@ class TestDropout:
 
 
 @pytest.mark.parametrize("backend", FAST)
-def test_bitwise_repeatable_for_any_number_of_threads(backend: str) -> None:
-    problem = make_problem(Dihedral(4), size=(9, 7), neighborhood=5, batch=3)
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_bitwise_repeatable_for_any_number_of_threads(backend: str, dtype: torch.dtype) -> None:
+    problem = make_problem(Dihedral(4), size=(9, 7), neighborhood=5, batch=3, dtype=dtype)
     threads, results = torch.get_num_threads(), []
     try:
         for count in (1, 2, 3, 2):
@@ -412,8 +433,8 @@ class TestChoice:
             make_problem().attend("natve")
 
     def test_native_refuses_what_it_does_not_serve(self) -> None:
-        with pytest.raises(ValueError, match=r"native backend serves float32 on the CPU, got torch.float64"):
-            make_problem(dtype=torch.float64).attend("native")
+        with pytest.raises(ValueError, match=r"serves float32 and float64 on the CPU, got torch.float16"):
+            make_problem(dtype=torch.float16).attend("native")
 
     def test_mixed_precision_is_refused(self) -> None:
         problem = make_problem()

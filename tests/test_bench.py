@@ -106,7 +106,7 @@ def test_interrupting_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -
 def test_step_slower_than_the_limit_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     monkeypatch.setattr(measure, "SLOW_SECONDS", -1.0)
-    assert len(measure._repeat(lambda: calls.append(1), 10)) == len(calls) == 1
+    assert len(measure._repeat(lambda: calls.append(1), 10.0)) == len(calls) == 1
 
 
 # ---- what is measured ----
