@@ -148,6 +148,22 @@ def test_copies_and_state() -> None:
     assert torch.equal(model.float()(x), wanted)
 
 
+def test_training_is_bitwise_the_same_for_any_number_of_threads() -> None:
+    model = gevit.create_model("r4_sa")
+    x, labels = torch.randn(3, 1, 28, 28), torch.tensor([1, 2, 3])
+    threads, results = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 3, 1):
+            torch.set_num_threads(count)
+            torch.manual_seed(1)
+            loss = nn.functional.cross_entropy(model(x), labels)
+            results.append([loss, *torch.autograd.grad(loss, list(model.parameters()))])
+    finally:
+        torch.set_num_threads(threads)
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
 def test_empty_batch() -> None:
     assert gevit.create_model("r4_sa").eval()(torch.zeros(0, 1, 28, 28)).shape == (0, 10)
 

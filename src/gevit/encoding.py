@@ -97,7 +97,7 @@ class CoordinateEncoding(nn.Sequential):
     """The learned function of one coordinate: 1 -> 16 -> channels, with norm and swish between."""
 
     def __init__(self, channels: int, hidden: int = 16) -> None:
-        super().__init__(Linear(1, hidden), nn.LayerNorm(hidden, eps=1e-12), nn.SiLU(), Linear(hidden, channels))
+        super().__init__(Linear(1, hidden), nn.GroupNorm(1, hidden, eps=1e-12), nn.SiLU(), Linear(hidden, channels))
 
     def forward(self, coordinates: Float[Tensor, n]) -> Float[Tensor, "n channels"]:
         """Encode each coordinate."""

@@ -94,7 +94,7 @@ class _Projected(torch.autograd.Function):
         )
         for index, (images, mixed) in enumerate(zip(_chunks(x, weight), kept, strict=True)):
             columns, upstream = x[images].flatten(2), grad[images].flatten(2)
-            d_out_weight += (upstream @ mixed.transpose(1, 2)).sum(0)
+            d_out_weight += _sum_of_products(upstream, mixed)
             d_mixed = out_weight.T.expand(len(upstream), -1, -1) @ upstream
             *d_projected, d_space_part, d_element_part = torch.ops.gevit.attend_backward(
                 d_mixed.view(len(d_mixed), -1, heads, *grad.shape[2:]),
@@ -105,7 +105,7 @@ class _Projected(torch.autograd.Function):
             for which, d in enumerate(d_projected):
                 d = d.flatten(1, 2).flatten(2)
                 d_x[images] += (weight[which].T.expand(len(d), -1, -1) @ d).view_as(x[images])
-                d_weight[which] += (d @ columns.transpose(1, 2)).sum(0)
+                d_weight[which] += _sum_of_products(d, columns)
                 d_bias[which] += d.sum((0, 2))
             d_space += d_space_part
             d_element += d_element_part
@@ -135,3 +135,11 @@ def _affine(
     weight: Float[Tensor, "out channels"], bias: Float[Tensor, "out"], columns: Float[Tensor, "batch channels pixels"]
 ) -> Float[Tensor, "batch out pixels"]:
     return torch.baddbmm(bias[:, None], weight.expand(len(columns), -1, -1), columns)
+
+
+def _sum_of_products(a: Float[Tensor, "batch m pixels"], b: Float[Tensor, "batch n pixels"]) -> Float[Tensor, "m n"]:
+    """Sum over images and pixels of a b^T, by pieces of fixed length: one long sum is split by the number of threads."""
+    total = a.new_zeros(a.shape[1], b.shape[1])
+    for left, right in zip(a.split(512, 2), b.split(512, 2), strict=True):
+        total += (left @ right.transpose(1, 2)).sum(0)
+    return total
