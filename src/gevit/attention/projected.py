@@ -138,7 +138,7 @@ def _affine(
 
 
 def _sum_of_products(a: Float[Tensor, "batch m pixels"], b: Float[Tensor, "batch n pixels"]) -> Float[Tensor, "m n"]:
-    """Sum over images and pixels of a b^T, by pieces of fixed length: one long sum is split by the number of threads."""
+    """Sum over images and pixels of a b^T, in pieces of fixed length: threads would split one long sum between them."""
     total = a.new_zeros(a.shape[1], b.shape[1])
     for left, right in zip(a.split(512, 2), b.split(512, 2), strict=True):
         total += (left @ right.transpose(1, 2)).sum(0)
