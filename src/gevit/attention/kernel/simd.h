@@ -111,11 +111,13 @@ inline Vec exp2(Vec x) {
     }
 #else
     typedef std::numeric_limits<Real> Limits;
+    // Unsigned, since it may wrap: lanes that the caller drops can have any x.
+    typedef std::make_unsigned_t<Int> Bits __attribute__((vector_size(VECTOR_BYTES)));
     constexpr int MANTISSA = Limits::digits - 1;
     const Vec rounder = splat(int64_t(3) << (MANTISSA - 1));  // adding it leaves the nearest integer in the low bits
     x = larger(splat(Limits::min_exponent - 1), x);
     const Vec shifted = x + rounder, f = x - (shifted - rounder);
-    return (Vec)((IntVec)exp2_of_fraction(f) + ((IntVec)shifted << MANTISSA));
+    return (Vec)((Bits)exp2_of_fraction(f) + ((Bits)shifted << MANTISSA));
 #endif
 }
 
