@@ -62,6 +62,12 @@ inline void store(Real* to, Vec value, int count) {
 inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }  // b if either is NaN
 inline Vec keep_where(IntVec mask, Vec value) { return mask ? value : Vec{}; }
 
+// The exact difference between a + b and its rounded value (Knuth's two-sum).
+inline Vec rounded_off(Vec a, Vec b, Vec sum) {
+    const Vec from_b = sum - a;
+    return (a - (sum - from_b)) + (b - from_b);
+}
+
 inline bool any(IntVec mask) {
     Int found = 0;
     for (int lane = 0; lane < LANES; ++lane) found |= mask[lane];

@@ -14,6 +14,9 @@ constexpr int OFFSETS = 5;                       // offsets in a tile
 constexpr int ROWS = REGISTERS == 32 ? 4 : 2;    // rows in a tile
 constexpr int CHANNELS = REGISTERS == 32 ? 6 : 5;
 
+// Sums are taken in pieces: adding many terms one by one to one total loses digits in proportion to their number.
+constexpr int SUMMANDS = 128;
+
 template <int Size>
 using Tile = std::integral_constant<int, Size>;
 
@@ -88,19 +91,37 @@ inline void mix(const Vec* weight, int rows, const Planes& planes, Shifts shifts
         in_channel_tiles(planes.channels, [&](auto wide_, int channel) {
             constexpr int wide = wide_;
             Vec total[wide][tile] = {};
+            const auto move_to_result = [&](bool first) {
+                GEVIT_UNROLL for (int c = 0; c < wide; ++c)
+                    GEVIT_UNROLL for (int r = 0; r < tile; ++r) {
+                        Vec& to = result[(channel + c) * rows + row + r];
+                        to = first ? total[c][r] : to + total[c][r];
+                        total[c][r] = Vec{};
+                    }
+            };
             const Vec* factor = weight + row;
+            int summands = 0;
+            bool first = true;
             for (int key = 0; key < planes.keys; ++key) {
                 const Real* plane = planes.at(key, channel);
-                for (int offset = 0; offset < shifts.count; ++offset, factor += rows) {
-                    const Real* at = plane + shifts.distance[offset];
-                    GEVIT_UNROLL for (int c = 0; c < wide; ++c) {
-                        const Vec neighbor = load(at + c * planes.pitch);
-                        GEVIT_UNROLL for (int r = 0; r < tile; ++r) total[c][r] += factor[r] * neighbor;
+                for (int begin = 0; begin < shifts.count; begin += SUMMANDS) {
+                    const int end = begin + SUMMANDS < shifts.count ? begin + SUMMANDS : shifts.count;
+                    if (summands + end - begin > SUMMANDS) {
+                        move_to_result(first);
+                        summands = 0;
+                        first = false;
+                    }
+                    summands += end - begin;
+                    for (int offset = begin; offset < end; ++offset, factor += rows) {
+                        const Real* at = plane + shifts.distance[offset];
+                        GEVIT_UNROLL for (int c = 0; c < wide; ++c) {
+                            const Vec neighbor = load(at + c * planes.pitch);
+                            GEVIT_UNROLL for (int r = 0; r < tile; ++r) total[c][r] += factor[r] * neighbor;
+                        }
                     }
                 }
             }
-            GEVIT_UNROLL for (int c = 0; c < wide; ++c)
-                GEVIT_UNROLL for (int r = 0; r < tile; ++r) result[(channel + c) * rows + row + r] = total[c][r];
+            move_to_result(first);
         });
     });
 }

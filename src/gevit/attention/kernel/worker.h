@@ -160,15 +160,20 @@ class Worker : public Workspace {
         const ptrdiff_t queries = p_.queries, next_key = offsets_ * queries;
         const int offsets = offsets_, *const space_at = space_at_ + h * offsets_;
         const Vec *const space = space_ + query, *content = content_ + m * next_key + query;
-        Vec total[Tall][Wide] = {};
-        for (int j = 0; j < offsets; ++j, content += queries) {
-            Vec s[Tall];
-            GEVIT_UNROLL for (int a = 0; a < Tall; ++a) s[a] = space[space_at[a * offsets + j]];
-            GEVIT_UNROLL for (int b = 0; b < Wide; ++b)
-                GEVIT_UNROLL for (int a = 0; a < Tall; ++a) total[a][b] += s[a] * content[b * next_key];
+        for (int begin = 0; begin < offsets; begin += SUMMANDS) {
+            Vec total[Tall][Wide] = {};
+            for (int j = begin; j < std::min(begin + SUMMANDS, offsets); ++j, content += queries) {
+                Vec s[Tall];
+                GEVIT_UNROLL for (int a = 0; a < Tall; ++a) s[a] = space[space_at[a * offsets + j]];
+                GEVIT_UNROLL for (int b = 0; b < Wide; ++b)
+                    GEVIT_UNROLL for (int a = 0; a < Tall; ++a) total[a][b] += s[a] * content[b * next_key];
+            }
+            GEVIT_UNROLL for (int a = 0; a < Tall; ++a)
+                GEVIT_UNROLL for (int b = 0; b < Wide; ++b) {
+                    Vec& to = total_[pair_at(q, h + a) + m + b];
+                    to = begin ? to + total[a][b] : total[a][b];
+                }
         }
-        GEVIT_UNROLL for (int a = 0; a < Tall; ++a)
-            GEVIT_UNROLL for (int b = 0; b < Wide; ++b) total_[pair_at(q, h + a) + m + b] = total[a][b];
     }
 
     // ---- forward ----
@@ -369,19 +374,27 @@ class Worker : public Workspace {
                     const Dropout::Pair pair = p_.dropout.keep(pixels_, noise_[j], q * p_.outputs + h, m & ~1);
                     return keep_where(m & 1 ? pair.odd : pair.even, p_.dropout.scale() * joint_[i]);
                 };
-                Vec largest = splat(LOWEST), total = {}, d = {};
+                // A sum and what rounding took from it: the digits that count are those of its distance to the largest.
+                const auto score_of = [&](int i, int m, int j, Vec& lost) {
+                    const Vec content = content_[ptrdiff_t(i) * queries + query];
+                    const Vec space = space_[space_at_[h * offsets_ + j] + query];
+                    const Vec element = element_[element_at(h, q, m) + query];
+                    const Vec both = content + space, all = both + element;
+                    lost = rounded_off(content, space, both) + rounded_off(both, element, all);
+                    return all;
+                };
+                Vec largest = splat(LOWEST), total = {}, left_over = {}, d = {}, lost;
                 for_each([&](int i, int m, int j) {
-                    const Vec score = content_[ptrdiff_t(i) * queries + query] +
-                                      space_[space_at_[h * offsets_ + j] + query] +
-                                      element_[element_at(h, q, m) + query];
-                    joint_[i] = inside_[j] ? score : splat(LOWEST);
-                    largest = larger(joint_[i], largest);
+                    largest = larger(inside_[j] ? score_of(i, m, j, lost) : splat(LOWEST), largest);
                 });
-                for_each([&](int i, int, int j) {
-                    joint_[i] = keep_where(inside_[j], exp2(joint_[i] - largest));
-                    total += joint_[i];
+                for_each([&](int i, int m, int j) {
+                    const Vec score = score_of(i, m, j, lost);
+                    joint_[i] = keep_where(inside_[j], exp2(score - largest + lost));
+                    const Vec next = total + joint_[i];
+                    left_over += rounded_off(total, joint_[i], next);
+                    total = next;
                 });
-                const Vec inverse = keep_where(present_, 1 / total);
+                const Vec inverse = keep_where(present_, 1 / (total + left_over));
                 for_each([&](int i, int m, int j) {
                     joint_[i] *= inverse;
                     const Vec w = kept(i, m, j);

@@ -1,5 +1,6 @@
 // One thread's scratch memory, and how the block of pixels it holds gets in and out of the tensors.
 #pragma once
+#include <algorithm>
 #include <memory>
 #include <new>
 
