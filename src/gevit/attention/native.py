@@ -26,24 +26,12 @@ _TARGETS = {"AVX512": ["avx512", "avx2", "baseline"], "AVX2": ["avx2", "baseline
 class _Shape(ctypes.Structure):
     """`gevit_shape` of the kernel."""
 
+    _sizes = (
+        "batch channels heads outputs queries keys height width neighborhood "
+        "space_rows space_channels element_rows element_channels own threads"
+    )
     _fields_ = [
-        *[
-            (name, ctypes.c_int64)
-            for name in (
-                *(
-                    "batch",
-                    "channels",
-                    "heads",
-                    "outputs",
-                    "queries",
-                    "keys",
-                    "height",
-                    "width",
-                    "neighborhood",
-                ),
-                *("space_rows", "space_channels", "element_rows", "element_channels", "own", "threads"),
-            )
-        ],
+        *[(name, ctypes.c_int64) for name in _sizes.split()],
         ("seed", ctypes.c_uint64),
         ("scale", ctypes.c_double),
         ("dropout", ctypes.c_double),
