@@ -9,7 +9,7 @@ For an output element h, a query (i, h~) and a key (j, h^), the encoding is rho_
 | `relative` | h^-1 (x_j - x_i)   | h^-1 h^          | h~ = h alone        |
 
 `ge` is the encoding of the paper. `gsa` is what the code of GSA-Nets computes; it is not equivariant. `relative`
-is equivariant and |H| times cheaper.
+is equivariant and has |H| times fewer coefficients.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class GroupAttention(_Attention):
         out_channels: channels of the output signal; even, at least 6.
         heads: number of heads.
         neighborhood: odd side of the square around a pixel that it attends to; None for the whole image.
-        encoding: `"ge"` (the paper), `"gsa"` (GSA-Nets, not equivariant) or `"relative"` (|H| times cheaper).
+        encoding: `"ge"` (the paper), `"gsa"` (GSA-Nets, not equivariant) or `"relative"` (|H| times fewer terms).
         dropout: rate of attention dropout.
         backend: see `gevit.attention`.
     """

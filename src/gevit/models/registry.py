@@ -50,7 +50,7 @@ def create_model(
         in_channels: channels of the images, if other than the preset's.
         num_classes: number of classes, if other than the preset's.
         neighborhood: odd side of the square around a pixel that it attends to; None for the whole image.
-        encoding: `"ge"` (the paper), `"gsa"` (GSA-Nets, not equivariant) or `"relative"` (|H| times cheaper).
+        encoding: `"ge"` (the paper), `"gsa"` (GSA-Nets, not equivariant) or `"relative"` (|H| times fewer terms).
         pooling: `"max_mean"` (the paper) or `"sum_max"` (the authors' code).
         backend: how attention is computed, see `gevit.attention`.
         pretrained: whether to load trained weights.
