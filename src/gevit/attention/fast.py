@@ -24,9 +24,14 @@ def attend_fast(
     backend: str,
 ) -> Tensor:
     """Group attention by the named backend; `torch.manual_seed` decides what dropout drops."""
-    seed = torch.randint(2**62, (1,)) if dropout else torch.zeros(1, dtype=torch.long)
+    seed = draw_seed(dropout)
     out: Tensor = torch.ops.gevit.attend(query, key, value, *positions, seed, scale, dropout, backend)
     return out
+
+
+def draw_seed(dropout: float) -> Tensor:
+    """What the mask of one call is made from, drawn from torch's generator where there is dropout."""
+    return torch.randint(2**62, (1,)) if dropout else torch.zeros(1, dtype=torch.long)
 
 
 _INPUTS = (

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from gevit.attention.fast import draw_seed
 from gevit.encoding import Positions, full_precision
 
 # Numbers that the queries, keys and values of one chunk of images may hold together.
@@ -42,7 +43,7 @@ def attend_projected(
     dtype = torch.promote_types(x.dtype, torch.float32)  # a softmax needs more than half precision
     tensors = [t.to(dtype) for t in (x, *maps, *out_map, positions.space, positions.element)]
     tables = (positions.offset_index, positions.element_index)
-    seed = torch.randint(2**62, (1,)) if dropout else torch.zeros(1, dtype=torch.long)
+    seed = draw_seed(dropout)
     with full_precision(x.device):
         options = (positions.own_query, heads, scale, dropout, backend)
         out: Tensor = _Projected.apply(*tensors, *tables, seed, *options)  # type: ignore[no-untyped-call]
