@@ -1,8 +1,27 @@
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
 import torch
 
-from gevit.data import load_digits, normalize_digits
+from gevit.data import list_datasets, load_digits, normalize_digits, open_dataset
+from gevit.data.dataset import DataSet, MemorySplit, stratified_split
+from gevit.data.storage import data_root, write_aside
+from gevit.data.turning import turn
+
+
+def memory_split(count: int = 6, dtype: torch.dtype = torch.uint8) -> MemorySplit:
+    images = torch.arange(count * 4).reshape(count, 1, 2, 2).to(dtype)
+    return MemorySplit(images, torch.arange(count) % 2)
+
+
+def data_set(train: MemorySplit, classes: tuple[str, ...] = ("a", "b")) -> DataSet:
+    other = memory_split()
+    return DataSet("toy", classes, 1, 2, (0.5,), (0.25,), "rotmnist", train, other, other, "made up")
 
 
 def test_digits() -> None:
@@ -12,3 +31,143 @@ def test_digits() -> None:
     normal = normalize_digits(images)
     assert abs(normal.mean().item()) < 0.02
     assert abs(normal.std().item() - 1) < 0.02
+
+
+def test_digits_are_split_evenly_and_always_the_same() -> None:
+    first, second = open_dataset("digits"), open_dataset("digits", seed=5)
+    for name, size in (("train", 4000), ("valid", 500), ("test", 500)):
+        one, two = first.split(name), second.split(name)
+        assert one.labels.bincount().tolist() == [size // 10] * 10
+        assert (one.labels[:-1] != one.labels[1:]).float().mean() > 0.8, "classes are mixed, not sorted"
+        everything = torch.arange(size)
+        assert torch.equal(one.labels, two.labels)
+        assert torch.equal(one.images(everything), two.images(everything))
+
+
+def test_digits_are_turned_and_no_digit_is_in_two_splits() -> None:
+    images, _ = load_digits()
+    angles = np.random.default_rng(0).uniform(0, 360, len(images))
+    assert angles.min() < 1
+    assert angles.max() > 359
+    turned = {image.tobytes(): index for index, image in enumerate(turn(images[:, 0].numpy(), angles))}
+    dataset = open_dataset("digits")
+    found = [
+        turned[image.mul(255).round().byte().numpy().tobytes()]
+        for split in (dataset.train, dataset.valid, dataset.test)
+        for image in split.images(torch.arange(len(split)))
+    ]
+    assert sorted(found) == list(range(5000))
+
+
+def test_turning_moves_quarter_turns_exactly_and_keeps_the_background_black() -> None:
+    images, _ = load_digits()
+    pictures = images[::500, 0].numpy()
+    quarter = turn(pictures, np.full(10, 90.0))
+    np.testing.assert_array_equal(quarter, np.rot90(pictures, axes=(1, 2)))
+    assert not turn(pictures, np.full(10, 33.0))[:, 0, 0].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16])
+def test_images_come_in_any_order_with_repeats_as_fractions(dtype: torch.dtype) -> None:
+    split = memory_split(dtype=dtype)
+    images = split.images(torch.tensor([5, 0, 5]))
+    assert images.dtype == torch.float32
+    expected = torch.tensor([[20.0, 21, 22, 23], [0, 1, 2, 3], [20, 21, 22, 23]]) / torch.iinfo(dtype).max
+    assert torch.equal(images.flatten(1), expected)
+    assert split.images(torch.tensor([], dtype=torch.int64)).shape == (0, 1, 2, 2)
+
+
+def test_a_subset_of_a_subset_is_a_split() -> None:
+    split = memory_split()
+    part = split.subset(torch.tensor([4, 2, 3])).subset(torch.tensor([2, 0]))
+    assert len(part) == 2
+    assert part.labels.tolist() == [1, 0]
+    assert torch.equal(part.images(torch.tensor([0, 1])), split.images(torch.tensor([3, 4])))
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_indices_must_be_of_the_split() -> None:
+    with pytest.raises(IndexError, match="index 6 is outside this split of 6 images"):
+        memory_split().images(torch.tensor([0, 6]))
+    with pytest.raises(IndexError, match="index -1"):
+        memory_split().subset(torch.tensor([0, 1])).images(torch.tensor([-1]))
+    with pytest.raises(ValueError, match="one axis of integers"):
+        memory_split().images(torch.tensor([[0]]))
+
+
+def test_normalize() -> None:
+    images = torch.rand(2, 1, 2, 2, dtype=torch.float64)
+    assert torch.equal(data_set(memory_split()).normalize(images), (images - 0.5) / 0.25)
+
+
+def test_labels_must_be_of_the_classes() -> None:
+    wrong = MemorySplit(torch.zeros(5, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 1, 0, 7, 9]))
+    with pytest.raises(ValueError, match=r"image 3 of the train split of toy has label 7, expected 0 to 1 \(2 of 5"):
+        data_set(wrong)
+    with pytest.raises(ValueError, match="train split of toy has no images"):
+        data_set(memory_split(0))
+    with pytest.raises(ValueError, match="unknown split 'tests'.*did you mean 'test'"):
+        data_set(memory_split()).split("tests")
+
+
+def test_stratified_split_keeps_the_classes_in_proportion() -> None:
+    labels = torch.tensor([0] * 100 + [1] * 50 + [2] * 4)
+    parts = stratified_split(labels, (0.1, 0.2), seed=3)
+    assert [labels[part].bincount().tolist() for part in parts] == [[70, 35, 2], [10, 5, 1], [20, 10, 1]]
+    assert sorted(torch.cat(parts).tolist()) == list(range(154))
+    again, other = stratified_split(labels, (0.1, 0.2), seed=3), stratified_split(labels, (0.1, 0.2), seed=4)
+    assert all(torch.equal(a, b) for a, b in zip(parts, again, strict=True))
+    assert not torch.equal(parts[0], other[0])
+
+
+def test_names() -> None:
+    assert list_datasets() == ["digits", "rotmnist", "rotmnist-rebuilt", "cifar10", "pcam"]
+    with pytest.raises(ValueError, match="unknown data set 'rotminst'.*did you mean 'rotmnist'"):
+        open_dataset("rotminst")
+    with pytest.raises(FileNotFoundError, match="no folder nowhere/at_all"):
+        open_dataset("nowhere/at_all")
+    with pytest.raises(ValueError, match="is a file; expected a folder"):
+        open_dataset(__file__)
+
+
+def test_the_size_of_a_named_set_is_fixed() -> None:
+    assert open_dataset("digits", image_size=28, channels=1).image_size == 28
+    with pytest.raises(ValueError, match="digits has image_size 28, got 32"):
+        open_dataset("digits", image_size=32)
+    with pytest.raises(ValueError, match="digits has channels 1, got 3"):
+        open_dataset("digits", channels=3)
+
+
+@pytest.mark.parametrize("name", ["rotmnist", "rotmnist-rebuilt", "cifar10", "pcam"])
+def test_missing_data_says_how_to_get_it(name: str, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=f"gevit data prepare {name} --data-root {tmp_path}$"):
+        open_dataset(name, tmp_path)
+
+
+def test_where_data_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GEVIT_DATA", str(tmp_path))
+    assert data_root() == tmp_path
+    assert data_root("elsewhere") == Path("elsewhere")
+    monkeypatch.delenv("GEVIT_DATA")
+    assert data_root() == Path.home() / ".cache" / "gevit"
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+
+    def interrupted() -> None:
+        with write_aside(path) as aside:
+            aside.write_text("half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file.txt"]
+
+
+def test_without_an_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(ImportError, match=r"needs pillow .*pip install 'gevit\[train\]'"):
+        open_dataset("digits")

@@ -11,7 +11,7 @@ from torch import Tensor
 import gevit
 from gevit.equivariance import assert_equivariant
 from gevit.layers import MaxPool
-from gevit.models import GroupTransformer, official
+from gevit.models import EquivariantModel, GroupTransformer, official
 
 GOLDEN = Path(os.environ.get("GEVIT_GOLDEN", Path(__file__).parents[2] / "shared" / "golden"))
 FILES = {
@@ -39,8 +39,9 @@ def test_logits_of_the_authors(file: str, backend: str) -> None:
     assert (logits - golden["logits"]).abs().max() <= 1e-5 * golden["logits"].abs().max()
 
 
-def authors_state(model: GroupTransformer) -> dict[str, Tensor]:
+def authors_state(model: EquivariantModel) -> dict[str, Tensor]:
     """The weights of a model under the authors' names, with the trailing ones of their convolutions."""
+    assert isinstance(model, GroupTransformer)
     state = {}
     for key, parameter in official._layout(model).items():
         is_map = parameter.ndim == 2 and not key.endswith("group_embedding.weight")
@@ -68,7 +69,7 @@ def test_layout_covers_every_parameter_and_round_trips(name: str, preset: str, t
 def test_layout_names_of_the_authors() -> None:
     """Positions in the authors' nn.Sequential: norms, activations, pools and dropouts count."""
     model = gevit.create_model("r4_sa", "cifar10")
-    keys = set(official._layout(model))
+    keys = set(authors_state(model))
     # block, norm, act, block, norm, act, pool, dropout, block of the next stage, ...
     assert "transformer.1.layer_norm.weight" in keys
     assert "transformer.8.shortcut.0.weight" in keys

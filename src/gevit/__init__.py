@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gevit import equivariance, groups, models
     from gevit.layers import GroupAttention, LiftingAttention
     from gevit.models import create_model, list_models
+    from gevit.persistence import load, save
 
 __all__ = [
     "GroupAttention",
@@ -21,7 +22,9 @@ __all__ = [
     "equivariance",
     "groups",
     "list_models",
+    "load",
     "models",
+    "save",
 ]
 
 # Loaded at first use, so that the command line answers `--help` without waiting for torch.
@@ -30,6 +33,8 @@ _HOMES = {
     "LiftingAttention": "gevit.layers",
     "create_model": "gevit.models",
     "list_models": "gevit.models",
+    "load": "gevit.persistence",
+    "save": "gevit.persistence",
 }
 
 

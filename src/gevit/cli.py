@@ -1,32 +1,39 @@
-"""The command line: thin, every command calls the library."""
+"""The command line: thin, every command is a module with `add_arguments` and `run` that calls the library."""
 
 from __future__ import annotations
 
 import argparse
-import json
+import importlib
 import os
 import sys
 from collections.abc import Sequence
 from importlib import metadata
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from gevit.models import GroupTransformer
+COMMANDS = {
+    "train": ("gevit.training.command", "train a model on a data set or a folder of images; resume a run"),
+    "evaluate": ("gevit.evaluation.evaluate_command", "accuracy, per class and against rotation, of a trained model"),
+    "predict": ("gevit.evaluation.predict_command", "classify image files with a trained model"),
+    "data": ("gevit.data.command", "list, get, verify and look at data sets"),
+    "equivariance": ("gevit.equivariance.command", "measure how exactly models are equivariant, and draw their maps"),
+    "figures": ("gevit.equivariance.figures_command", "the paper's figures, on any weights and any image"),
+    "bench": ("gevit.bench", "time and peak memory of the attention backends, side by side"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `gevit` with these arguments; returns the exit code."""
     args = _parser().parse_args(argv)
+    # Of several processes that train together, the first one speaks.
+    speaks = os.environ.get("LOCAL_RANK", "0") == "0"
     try:
         return int(args.run(args))
-    except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
-        print(f"gevit {args.command}: error: {error}", file=sys.stderr)
+    except (ValueError, TypeError, OSError, ImportError, MemoryError, ArithmeticError) as error:
+        if speaks:
+            print(f"gevit {args.command}: error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print(f"gevit {args.command}: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as error:
+        if speaks:
+            print(f"gevit {args.command}: {error or 'interrupted'}", file=sys.stderr)
         return 130
 
 
@@ -37,148 +44,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"gevit {metadata.version('gevit')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
-
-    equivariance = commands.add_parser(
-        "equivariance",
-        help="measure how exactly models are equivariant, on real digits, and draw their feature maps",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    _add_model_arguments(equivariance)
-    equivariance.add_argument("--images", type=int, default=4, metavar="N", help="how many digits")
-    equivariance.add_argument("--dtype", choices=["float32", "float64"], default="float32", help="precision")
-    equivariance.add_argument("--seed", type=int, default=0, help="seed of the random weights")
-    equivariance.add_argument(
-        "--figure", type=Path, metavar="FILE", help="draw feature maps to this .png, .svg or .pdf"
-    )
-    equivariance.add_argument("--json", action="store_true", help="print JSON")
-    equivariance.set_defaults(run=_equivariance)
-
-    bench = commands.add_parser(
-        "bench",
-        help="time and peak memory of the attention backends, side by side",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    from gevit import bench as benchmark
-
-    benchmark.add_arguments(bench)
-    bench.set_defaults(run=benchmark.run)
+    for name, (module, summary) in COMMANDS.items():
+        command = importlib.import_module(module)
+        parser_of_command = commands.add_parser(
+            name, help=summary, description=summary, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+        )
+        command.add_arguments(parser_of_command)
+        parser_of_command.set_defaults(run=command.run)
     return parser
-
-
-def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--model", nargs="+", default=["r4_sa"], metavar="NAME", help="one or more models, e.g. r4_sa d4_sa"
-    )
-    parser.add_argument("--preset", default="rotmnist", help="architecture: rotmnist, cifar10 or pcam")
-    parser.add_argument("--encoding", default="ge", help="positional encoding: ge, gsa or relative")
-    parser.add_argument("--neighborhood", type=_neighborhood, default=5, metavar="N", help="odd side, or 'global'")
-    parser.add_argument("--pooling", default="max_mean", help="max_mean or sum_max")
-    parser.add_argument("--backend", default="auto", help="auto, reference, factored or native")
-
-
-def _neighborhood(text: str) -> int | None:
-    if text == "global":
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected an odd integer or 'global', got {text!r}") from None
-
-
-def _equivariance(args: argparse.Namespace) -> int:
-    import torch
-    from rich.console import Console
-    from rich.table import Table
-
-    from gevit import create_model
-    from gevit.data import load_digits, normalize_digits
-    from gevit.equivariance import measure
-    from gevit.models.presets import PRESETS
-
-    if args.images < 1:
-        raise ValueError(f"--images must be at least 1, got {args.images}")
-    dtype = getattr(torch, args.dtype)
-    models = {}
-    for name in args.model:
-        torch.manual_seed(args.seed)
-        models[name] = (
-            create_model(
-                name,
-                args.preset,
-                neighborhood=args.neighborhood,
-                encoding=args.encoding,
-                pooling=args.pooling,
-                backend=args.backend,
-            )
-            .to(dtype)
-            .eval()
-        )
-    preset = PRESETS[args.preset]
-    digits, _ = load_digits()
-    spread = torch.linspace(0, len(digits) - 1, args.images).long()
-    images = normalize_digits(digits[spread]).to(dtype)
-    images = torch.nn.functional.interpolate(images, (preset.image_size,) * 2, mode="nearest")
-    images = images.expand(-1, preset.in_channels, -1, -1)
-
-    console = Console(stderr=args.json)
-    answers: list[dict[str, Any]] = []
-    for name, model in models.items():
-        with console.status(f"measuring {name}"):
-            logits = measure(model, images, model.group)
-            maps = measure(model.forward_features, images, model.group)
-        answers.append(
-            {
-                "model": name,
-                "group": str(model.group),
-                "parameters": sum(p.numel() for p in model.parameters()),
-                "dtype": args.dtype,
-                "elements": [
-                    {
-                        "element": e,
-                        "name": logits[e].name,
-                        "exact": logits[e].exact,
-                        "logits": {"worst": logits[e].worst, "mean": logits[e].mean},
-                        "feature_maps": {"worst": maps[e].worst, "mean": maps[e].mean},
-                    }
-                    for e in range(model.group.order)
-                ],
-            }
-        )
-        table = Table(
-            title=f"{name}, {args.preset}, {args.encoding}: {answers[-1]['parameters']:,} parameters, random weights, "
-            f"{args.images} digits, {args.dtype}"
-        )
-        table.add_column("element")
-        for column in ("logits: worst", "mean", "feature maps: worst", "mean"):
-            table.add_column(column, justify="right")
-        table.add_column("")
-        for error, in_maps in zip(logits, maps, strict=True):
-            numbers = [f"{value:.1e}" for value in (error.worst, error.mean, in_maps.worst, in_maps.mean)]
-            table.add_row(error.name, *numbers, "exact" if error.exact else "interpolated: approximate")
-        if not args.json:
-            console.print(table)
-    if args.figure:
-        _save_figure(models, images[0], args.figure)
-        console.print(f"feature maps: {args.figure}", soft_wrap=True)
-    if args.json:
-        print(json.dumps(answers, indent=2))
-    return 0
-
-
-def _save_figure(models: dict[str, GroupTransformer], image: Tensor, path: Path) -> None:
-    try:
-        from gevit.equivariance.figures import feature_map_figure
-
-        figure = feature_map_figure(models, image)
-    except ImportError as error:
-        raise ImportError(f"drawing needs matplotlib ({error}); pip install 'gevit[figures]'") from error
-    aside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")  # never a half-written file
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(aside, dpi=150)
-        aside.replace(path)
-    except OSError as error:
-        raise OSError(f"cannot write {path}: {error}") from error
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import platform
 import signal
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -19,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gevit.bench.cases import Case
 from gevit.bench.report import Figures, Machine, Report, Result
+from gevit.environment import cpu_model
 
 
 class WorkerError(RuntimeError):
@@ -59,7 +58,7 @@ def _machine(threads: int) -> tuple[Machine, float]:
     date = datetime.now(timezone.utc).isoformat(timespec="seconds")
     found = ask({"case": None, "threads": threads})
     version = metadata.version("gevit")
-    return Machine(_cpu(), threads, found["capability"], found["torch"], version, date), found["sgemm_gflops"]
+    return Machine(cpu_model(), threads, found["capability"], found["torch"], version, date), found["sgemm_gflops"]
 
 
 def ask(request: dict[str, Any]) -> dict[str, Any]:
@@ -78,13 +77,3 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
         raise WorkerError(lines[-1] if lines else f"ended with code {done.returncode}")
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
-
-
-def _cpu() -> str:
-    """The model of the processor, as far as the system tells."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()

@@ -1,102 +1,281 @@
-"""Pictures of equivariance: feature maps of an image and of the transformed image, side by side."""
+"""Pictures of equivariance, made for print: a column or a page wide, on scales that can be compared."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gevit.models.transformer import GroupTransformer
+from gevit.equivariance.comparison import Comparison, compare_elements
+from gevit.files import write_aside
+from gevit.groups import Group
+from gevit.models.base import EquivariantModel
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import LogNorm, Normalize
     from matplotlib.figure import Figure, SubFigure
 
-# Perceptually even and safe for colour-blind readers; maps share one scale, differences another.
-MAP_COLORS, DIFFERENCE_COLORS = "cividis", "magma"
+COLUMN, PAGE = 3.4, 7.0  # inches
+STYLE: dict[Any, Any] = {
+    "font.size": 7,
+    "axes.titlesize": 7,
+    "axes.titlepad": 3,
+    "figure.titlesize": 8,
+    "axes.linewidth": 0.5,
+    "xtick.major.width": 0.5,
+    "ytick.major.width": 0.5,
+    "xtick.major.size": 2,
+    "ytick.major.size": 2,
+    "figure.constrained_layout.w_pad": 0.015,
+    "figure.constrained_layout.h_pad": 0.015,
+    "figure.constrained_layout.wspace": 0.01,
+    "figure.constrained_layout.hspace": 0.01,
+    "image.interpolation": "none",
+    "savefig.dpi": 300,
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "gevit",
+}
+# Perceptually even, and safe for colour-blind readers.
+IMAGE_COLORS, MAP_COLORS, ERROR_COLORS = "gray", "cividis", "magma"
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+# The same figure is the same file, whenever it is drawn.
+_NO_DATE = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+
+
+def equivariance_figure(group: Group, comparison: Comparison, title: str, channel: int | None = None) -> Figure:
+    """Draw how feature maps follow an image.
+
+    The first row shows the image and its feature maps F(x), one for each group element; the second the moved image and
+    its maps F(gx); the third the maps that equivariance promises, g F(x); the last how far the second is from those,
+    relative to the largest value of the layer.
+
+    Args:
+        group: the group of the feature maps.
+        comparison: what to draw.
+        title: what is shown; the layer and the channel follow it.
+        channel: which channel of the layer; one with much to see if not given.
+    """
+    from matplotlib.figure import Figure
+
+    columns = 1 + group.order
+    with _style():
+        figure = Figure(_size(columns, rows=4), layout="compressed")
+        _draw_following(figure, columns, group, comparison, title, channel)
+        _settle(figure)
+    return figure
 
 
 def feature_map_figure(
-    models: Mapping[str, GroupTransformer],
+    models: Mapping[str, EquivariantModel],
     image: Float[Tensor, "channels height width"],
-    layer: str = "stage1_block1",
+    layer: str | None = None,
 ) -> Figure:
     """Draw how feature maps follow the image, for each model under one element of its group.
-
-    The first row shows the image and its feature maps F(x), one for each group element; the second the transformed
-    image and its maps F(L_g x); the third the maps that equivariance promises, L_g F(x); the last their difference
-    from the second.
 
     Args:
         models: models by the name to print, in evaluation mode.
         image: one image.
-        layer: which of `forward_features` to draw.
+        layer: which of `forward_features` to draw; the first block if not given.
     """
     from matplotlib.figure import Figure
 
     columns = 1 + max(model.group.order for model in models.values())
-    figure = Figure(figsize=(1.15 * columns + 0.5, 5.3 * len(models)), layout="constrained")
-    parts = figure.subfigures(len(models), 1, squeeze=False)[:, 0]
-    for part, (name, model) in zip(parts, models.items(), strict=True):
-        # The last quarter turn of the group and, where there is one, a reflection with it.
-        element = max(e for e in range(model.group.order) if model.group.is_exact(e))
-        _draw(part, columns, name, model, image, layer, element)
+    with _style():
+        width, height = _size(columns, rows=4)
+        figure = Figure((width, height * len(models)), layout="constrained")
+        parts = figure.subfigures(len(models), 1, squeeze=False)[:, 0]
+        for part, (name, model) in zip(parts, models.items(), strict=True):
+            # The last quarter turn of the group and, where there is one, a reflection with it.
+            element = max(e for e in range(model.group.order) if model.group.is_exact(e))
+            [comparison] = compare_elements(model, image, [element], layer)
+            _draw_following(part, columns, model.group, comparison, f"{name}, g = {comparison.name}")
+        _settle(figure)
     return figure
 
 
-def _draw(
-    part: SubFigure,
+def error_figure(
+    group: Group, models: Mapping[str, Sequence[Comparison]], title: str, channel: int | None = None
+) -> Figure:
+    """Draw how far the feature maps of models are from equivariant, side by side, on one logarithmic scale.
+
+    A column is an element g that moves pixels to pixels. On top is the moved image gx; then, for each model, one of
+    its maps F(x), that map found for gx and moved back, g^-1 F(gx), and the error |g^-1 F(gx) - F(x)|, averaged over
+    the channels and elements of the layer and relative to the mean of |F(x)|: the mean of the drawn error is the mean
+    relative error beneath.
+
+    Args:
+        group: the group of all the models.
+        models: comparisons by the name to print, one for each element of the group, in its order.
+        title: what is shown; the layer follows it.
+        channel: which channel of the maps; for each model one with much to see if not given.
+    """
+    from matplotlib.figure import Figure
+
+    elements = [e for e in range(1, group.order) if group.is_exact(e)]
+    rows, columns = 1 + 2 * len(models), 1 + len(elements)
+    with _style():
+        width, height = _size(columns, rows)
+        figure = Figure((width, height + 0.28 * len(models)), layout="compressed")  # room for the numbers
+        first = next(iter(models.values()))
+        figure.suptitle(f"{title}: {first[0].layer}")
+        axes = _grid(figure, rows, columns)
+        _show_image(axes[0, 0], first[0].image)
+        axes[0, 0].set_title("$x$")
+        for axis, element in zip(axes[0, 1:], elements, strict=True):
+            _show_image(axis, first[element].moved)
+            axis.set_title(f"$g$ = {_wrapped(group.name(element))}")
+        scale = _error_scale(first[0].plain)
+        for row, (name, comparisons) in enumerate(models.items()):
+            _draw_errors(axes[1 + 2 * row : 3 + 2 * row], name, group, comparisons, elements, scale, channel)
+        _colorbar(figure, axes[1:, 1:], scale, ERROR_COLORS, "relative error")
+        _settle(figure)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a picture, whole or not at all; the file's suffix says in which format."""
+    with _style(), write_aside(path) as aside:
+        figure.savefig(aside, metadata=_NO_DATE.get(path.suffix))
+
+
+def _draw_following(
+    part: Figure | SubFigure,
     columns: int,
-    name: str,
-    model: GroupTransformer,
-    image: Tensor,
-    layer: str,
-    element: int,
+    group: Group,
+    comparison: Comparison,
+    title: str,
+    channel: int | None = None,
 ) -> None:
-    group = model.group
-    moved = group.act_on_image(image, element)
-    with torch.no_grad():
-        plain = model.forward_features(image[None])[layer]
-        found = model.forward_features(moved[None])[layer]
-    promised = group.act_on_signal(plain, element)
-    channel = int(plain[0].var(1, correction=0).mean((-2, -1)).argmax())  # the one that tells orientations apart best
-    rows = [
-        ("$x$ and $F(x)$", image, plain[0, channel]),
-        ("$gx$ and $F(gx)$", moved, found[0, channel]),
-        ("$g\\,F(x)$", None, promised[0, channel]),
-        ("|difference|", None, (found - promised)[0, channel].abs()),
-    ]
-    low, high = float(plain[0, channel].min()), float(plain[0, channel].max())
-    worst = float((found - promised).abs().max() / promised.abs().max())
+    from matplotlib.colors import Normalize
 
-    part.suptitle(
-        f"{name}: {layer}, channel {channel}; g = {group.name(element)}; relative error {worst:.0e}",
-        fontsize=11,
-    )
-    axes = part.subplots(len(rows), columns, squeeze=False)
+    channel = comparison.channel(channel)
+    plain, found, promised = (maps[channel] for maps in (comparison.plain, comparison.found, comparison.promised))
+    error = (found - promised).abs() / comparison.promised.abs().max()
+    shades = Normalize(float(plain.min()), float(plain.max()))
+    scale = _error_scale(plain)
+    mean, worst = _number(comparison.error.mean), _number(comparison.error.worst)
+    part.suptitle(f"{title}: {comparison.layer}, channel {channel}")
+    part.supxlabel(f"relative error of the layer: mean {mean}, worst {worst}", fontsize=STYLE["font.size"])
+    axes = _grid(part, 4, columns)
+    _show_image(axes[0, 0], comparison.image)
+    _show_image(axes[1, 0], comparison.moved)
+    axes[0, 0].set_title("$h$ =", loc="right")
+    for axis, label in zip(axes[:2, 0], ("$x$\n$F(x)$", "$gx$\n$F(gx)$"), strict=True):
+        axis.set_ylabel(label)
+    for axis, label in zip(axes[2:, 0], ("promised:\n$g\\,F(x)$", "error:\n$|F(gx)$\n$-\\,g\\,F(x)|$"), strict=True):
+        _write(axis, label)
+    for h in range(group.order):
+        axes[0, 1 + h].set_title(_wrapped(group.name(h)))
+        for axis, maps in zip(axes[:3, 1 + h], (plain, found, promised), strict=True):
+            _show(axis, maps[h], shades, MAP_COLORS)
+        _show(axes[3, 1 + h], error[h], scale, ERROR_COLORS)
+    drawn = axes[:, 1 : 1 + group.order]
+    _colorbar(part, drawn[:3], shades, MAP_COLORS, "feature map")
+    _colorbar(part, drawn[3:], scale, ERROR_COLORS, "rel. error")
+
+
+def _draw_errors(
+    axes: np.ndarray,
+    name: str,
+    group: Group,
+    comparisons: Sequence[Comparison],
+    elements: Sequence[int],
+    scale: LogNorm,
+    channel: int | None,
+) -> None:
+    from matplotlib.colors import Normalize
+
+    plain = comparisons[0].plain
+    channel = comparisons[0].channel(channel)
+    drawn = plain[channel, 0]
+    shades = Normalize(float(drawn.min()), float(drawn.max()))
+    _show(axes[0, 0], drawn, shades, MAP_COLORS)
+    axes[0, 0].set_ylabel(f"{name}\nchannel {channel}")
+    axes[0, 0].set_title("$F(x)$")
+    _write(axes[1, 0], "error, mean\nover channels\nand elements")
+    axes[1, 0].set_xlabel("mean\nworst", ha="right", x=1)
+    for column, element in enumerate(elements, start=1):
+        found = group.act_on_signal(comparisons[element].found, int(group.inverse[element]))
+        error = (found - plain).abs().mean((0, 1)) / plain.abs().mean()
+        _show(axes[0, column], found[channel, 0], shades, MAP_COLORS)
+        axes[0, column].set_title("$g^{-1}F(gx)$")
+        _show(axes[1, column], error, scale, ERROR_COLORS)
+        measured = comparisons[element].error
+        axes[1, column].set_xlabel(f"{_number(measured.mean)}\n{_number(measured.worst)}")
+
+
+@contextlib.contextmanager
+def _style() -> Iterator[None]:
+    import matplotlib
+
+    with matplotlib.rc_context(STYLE):
+        yield
+
+
+def _size(columns: int, rows: int) -> tuple[float, float]:
+    """A column or a page wide, and as high as square pictures make it."""
+    width = COLUMN if columns <= 5 else PAGE
+    side = min((width - 0.8) / columns, 0.8)
+    return width, rows * (side + 0.03) + 0.6
+
+
+def _settle(figure: Figure) -> None:
+    """Lay the figure out once for all formats, which takes longer than to draw it."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+
+
+def _grid(part: Figure | SubFigure, rows: int, columns: int) -> np.ndarray:
+    axes: np.ndarray = part.subplots(rows, columns, squeeze=False)
     for axis in axes.flat:
-        axis.set_axis_off()
-        axis.set_box_aspect(image.shape[-2] / image.shape[-1])
-    for row, (label, picture, maps) in enumerate(rows):
-        axes[row, 0].text(-0.08, 0.5, label, transform=axes[row, 0].transAxes, rotation=90, va="center", ha="right")
-        if picture is not None:
-            axes[row, 0].imshow(_to_display(picture), cmap="gray")
-        is_difference = label == "|difference|"
-        for h in range(group.order):
-            axes[row, h + 1].imshow(
-                maps[h].numpy(force=True),
-                cmap=DIFFERENCE_COLORS if is_difference else MAP_COLORS,
-                vmin=0 if is_difference else low,
-                vmax=0.1 * (high - low) if is_difference else high,
-            )
-            if row == 0:
-                axes[row, h + 1].set_title(f"h = {group.name(h)}", fontsize=8)
+        axis.set(xticks=[], yticks=[])
+        axis.set_box_aspect(1)
+        axis.spines[:].set_visible(False)
+    return axes
 
 
-def _to_display(image: Tensor) -> np.ndarray:
-    """An image scaled to [0, 1], rows x columns (x channels)."""
+def _show(axis: Axes, values: Tensor, scale: Normalize, colors: str) -> None:
+    axis.imshow(values.numpy(force=True), norm=scale, cmap=colors, aspect="auto")
+
+
+def _show_image(axis: Axes, image: Tensor) -> None:
+    """Show an image scaled to [0, 1]."""
     scaled = (image - image.min()) / (image.max() - image.min()).clamp_min(1e-12)
-    return (scaled[0] if len(scaled) == 1 else scaled.permute(1, 2, 0)).numpy(force=True)
+    pixels = scaled[0] if len(scaled) == 1 else scaled.permute(1, 2, 0)
+    axis.imshow(pixels.numpy(force=True), cmap=IMAGE_COLORS, vmin=0, vmax=1, aspect="auto")
+
+
+def _write(axis: Axes, text: str) -> None:
+    """Text where a picture would be."""
+    axis.text(1, 0.5, text, transform=axis.transAxes, ha="right", va="center")
+
+
+def _error_scale(maps: Tensor) -> LogNorm:
+    """From below rounding to as large as the maps themselves."""
+    from matplotlib.colors import LogNorm
+
+    return LogNorm(1e-17 if maps.dtype == torch.float64 else 1e-9, 1, clip=True)  # a logarithm has no zero
+
+
+def _colorbar(part: Figure | SubFigure, axes: np.ndarray, scale: Normalize, colors: str, label: str) -> None:
+    from matplotlib.cm import ScalarMappable
+
+    bar = ScalarMappable(scale, colors)
+    part.colorbar(bar, ax=axes.ravel().tolist(), label=label, aspect=8 * len(axes), pad=0.02)
+
+
+def _number(value: float) -> str:
+    """A number as one prints it: 3.5×10⁻⁷."""
+    digits, _, exponent = f"{value:.1e}".partition("e")
+    return f"{digits}×10{str(int(exponent)).translate(_SUPERSCRIPTS)}" if value else "0"
+
+
+def _wrapped(name: str) -> str:
+    return name.replace(", ", ",\n")

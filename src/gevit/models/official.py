@@ -20,9 +20,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from gevit._checks import check_choice
 from gevit.layers import Block, GroupAttention, LiftingAttention, MaxPool, Norm
 from gevit.linear import Pointwise
-from gevit.models.registry import create_model
+from gevit.models.registry import SELF_ATTENTION, create_model
 from gevit.models.transformer import GroupTransformer
 
 # Buffers of the authors' modules: tables that follow from the group.
@@ -48,7 +49,9 @@ def load(
     """
     if encoding not in ("ge", "gsa"):
         raise ValueError(f"the authors' code has the encodings 'ge' and 'gsa', got {encoding!r}")
+    check_choice("model of the authors' code", name, SELF_ATTENTION)
     model = create_model(name, preset, neighborhood=neighborhood, encoding=encoding, pooling="sum_max")
+    assert isinstance(model, GroupTransformer)
     if model.group.reflections and model.group.rotations > 1:
         warnings.warn(
             f"the authors' tables for {model.group} are not those of a group, so weights trained with them give "

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+from collections.abc import Callable
 
 from gevit._checks import check_choice, check_count
 from gevit.groups import Cyclic, Dihedral, Group
-from gevit.models.presets import PRESETS
+from gevit.models.attentive_cnn import alpha_p4_cnn
+from gevit.models.base import EquivariantModel
+from gevit.models.cnn import p4_cnn, z2_cnn
+from gevit.models.cpvt import cpvt
+from gevit.models.presets import PRESETS, Preset
 from gevit.models.transformer import GroupTransformer
 
-_SELF_ATTENTION: dict[str, Group] = {
+SELF_ATTENTION: dict[str, Group] = {
     "z2_sa": Cyclic(1),
     "r4_sa": Cyclic(4),
     "r8_sa": Cyclic(8),
@@ -20,6 +26,13 @@ _SELF_ATTENTION: dict[str, Group] = {
     "d8_sa": Dihedral(8),
 }
 
+_BASELINES: dict[str, Callable[[Preset], EquivariantModel]] = {
+    "z2_cnn": z2_cnn,
+    "p4_cnn": p4_cnn,
+    "alpha_p4_cnn": alpha_p4_cnn,
+    "cpvt": cpvt,
+}
+
 
 def list_models() -> list[str]:
     """The names that `create_model` knows.
@@ -27,7 +40,7 @@ def list_models() -> list[str]:
     >>> list_models()[:2]
     ['z2_sa', 'r4_sa']
     """
-    return list(_SELF_ATTENTION)
+    return [*SELF_ATTENTION, *_BASELINES]
 
 
 def create_model(
@@ -40,19 +53,21 @@ def create_model(
     pooling: str = "max_mean",
     backend: str = "auto",
     pretrained: bool = False,
-) -> GroupTransformer:
+) -> EquivariantModel:
     """Build a model by name.
 
     Args:
         name: one of `list_models()`: `z2_sa` (translations only), `r4_sa` ... (rotations), `d4_sa` ... (rotations
-            and reflections).
+            and reflections), all of them a `GroupTransformer`; and baselines: `z2_cnn`, `p4_cnn` (group convolutions),
+            `alpha_p4_cnn` (attentive ones) and `cpvt` (a vision transformer with conditional positional encoding).
         preset: the architecture: `"rotmnist"`, `"cifar10"` or `"pcam"`.
         in_channels: channels of the images, if other than the preset's.
         num_classes: number of classes, if other than the preset's.
         neighborhood: odd side of the square around a pixel that it attends to; None for the whole image.
         encoding: `"ge"` (the paper), `"gsa"` (GSA-Nets, not equivariant) or `"relative"` (|H| times fewer terms).
         pooling: `"max_mean"` (the paper) or `"sum_max"` (the authors' code).
-        backend: how attention is computed, see `gevit.attention`.
+        backend: how attention is computed, see `gevit.attention`. This and the three before it are options of the
+            self-attention models: a baseline takes only their defaults.
         pretrained: whether to load trained weights.
 
     >>> model = create_model("r4_sa")
@@ -67,11 +82,25 @@ def create_model(
         architecture = dataclasses.replace(architecture, in_channels=check_count("in_channels", in_channels))
     if num_classes is not None:
         architecture = dataclasses.replace(architecture, num_classes=check_count("num_classes", num_classes))
+    if name in _BASELINES:
+        _check_defaults(name, neighborhood=neighborhood, encoding=encoding, pooling=pooling, backend=backend)
+        return _BASELINES[name](architecture)
     return GroupTransformer(
-        _SELF_ATTENTION[name],
+        SELF_ATTENTION[name],
         architecture,
         neighborhood=neighborhood,
         encoding=encoding,
         pooling=pooling,
         backend=backend,
     )
+
+
+def _check_defaults(name: str, **options: object) -> None:
+    parameters = inspect.signature(create_model).parameters
+    for option, value in options.items():
+        default = parameters[option].default
+        if value != default:
+            raise ValueError(
+                f"{option}={value!r} is an option of the self-attention models, which {name} is not; "
+                f"leave it at its default, {default!r}"
+            )

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Iterator
+from torch import nn
 
-from jaxtyping import Float
-from torch import Tensor, nn
-
-from gevit._checks import check_count, check_image
 from gevit.groups import Group
-from gevit.layers import (
-    Block,
-    GroupAttention,
-    InvariantPooling,
-    LiftingAttention,
-    MaxPool,
-    Norm,
-)
+from gevit.layers import Block, GroupAttention, LiftingAttention, MaxPool, Norm
 from gevit.linear import Pointwise
+from gevit.models.base import EquivariantModel
 from gevit.models.presets import Preset
 
 
-class GroupTransformer(nn.Module):
+class GroupTransformer(EquivariantModel):
     """Lifting, stages of blocks with a max-pool between them, a linear map to the classes, invariant pooling.
 
     Args:
@@ -35,6 +24,8 @@ class GroupTransformer(nn.Module):
         backend: see `gevit.attention`.
     """
 
+    lifting: nn.Sequential
+
     def __init__(
         self,
         group: Group,
@@ -45,25 +36,10 @@ class GroupTransformer(nn.Module):
         heads: int = 9,
         backend: str = "auto",
     ) -> None:
-        super().__init__()
-        self.group = group
-        self.preset = preset
-        check_count("num_classes", preset.num_classes)
-        self.input_dropout = nn.Dropout(preset.input_dropout)
-        self.lifting = nn.Sequential(
-            LiftingAttention(
-                group,
-                preset.in_channels,
-                preset.width,
-                heads,
-                neighborhood,
-                preset.attention_dropout,
-                backend,
-            ),
-            Norm(preset.width),
-            nn.SiLU(),
+        lifting = LiftingAttention(
+            group, preset.in_channels, preset.width, heads, neighborhood, preset.attention_dropout, backend
         )
-        self.body = nn.ModuleDict()
+        super().__init__(group, preset, nn.Sequential(lifting, Norm(preset.width), nn.SiLU()), pooling)
         width, crops = preset.width, iter(preset.crops)
         for stage, (blocks, widen) in enumerate(zip(preset.blocks, preset.widen, strict=True), start=1):
             for block in range(1, blocks + 1):
@@ -81,36 +57,6 @@ class GroupTransformer(nn.Module):
                 if preset.pool_dropout:
                     self.body[f"stage{stage}_dropout"] = nn.Dropout(preset.pool_dropout)
         self.body["classes"] = Pointwise(width, preset.num_classes, bias=False)
-        self.pooling = InvariantPooling(pooling)
-
-    def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
-        """Logits of a batch of images, of any size that the crops allow."""
-        # Maps are dropped as the network goes on: only the last one is needed.
-        features = collections.deque(self._maps(x), maxlen=1).pop()[1]
-        logits: Tensor = self.pooling(features)
-        return logits
-
-    def forward_features(
-        self, x: Float[Tensor, "batch channels height width"]
-    ) -> dict[str, Float[Tensor, "batch _ order _ _"]]:
-        """Every intermediate feature map by name, from `"lifting"` to `"classes"`; each one is equivariant."""
-        return dict(self._maps(x))
-
-    def _maps(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
-        check_image(x, self.preset.in_channels)
-        self._check_size(*x.shape[-2:])
-        x = self.lifting(self.input_dropout(x))
-        yield "lifting", x
-        for name, layer in self.body.items():
-            x = layer(x)
-            yield name, x
-
-    def _check_size(self, height: int, width: int) -> None:
-        if min(height, width) < self.smallest_image:
-            raise ValueError(
-                f"images must be at least {self.smallest_image}x{self.smallest_image} for the crops and pools of "
-                f"this network, got {height}x{width}"
-            )
 
     @property
     def smallest_image(self) -> int:

@@ -1,0 +1,154 @@
+"""What a data set is: three splits of labelled images, the names of the classes, and how to normalise pixels."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt
+from torch import Tensor
+
+SPLITS = ("train", "valid", "test")
+
+
+class Split(ABC):
+    """The images of one split, with their labels.
+
+    Attributes:
+        labels: the class of every image, as int64.
+    """
+
+    labels: Int[Tensor, " n"]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def images(self, indices: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
+        """The images with these indices, in this order (repeats are fine), as float32 in [0, 1]."""
+        if indices.ndim != 1 or indices.is_floating_point():
+            raise ValueError(
+                f"indices must be one axis of integers, got {indices.dtype} of shape {tuple(indices.shape)}"
+            )
+        outside = indices[(indices < 0) | (indices >= len(self))]
+        if len(outside):
+            raise IndexError(f"index {int(outside[0])} is outside this split of {len(self)} images")
+        return self._read(indices)
+
+    def subset(self, indices: Int[Tensor, " m"]) -> Split:
+        """The split of these images alone; the pixels are shared, not copied."""
+        return Subset(self, indices)
+
+    @abstractmethod
+    def _read(self, indices: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]: ...
+
+
+class Subset(Split):
+    """Some images of another split."""
+
+    def __init__(self, whole: Split, indices: Int[Tensor, " m"]) -> None:
+        self._whole, self._indices = whole, indices
+        self.labels = whole.labels[indices]
+
+    def _read(self, indices: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
+        return self._whole.images(self._indices[indices])
+
+
+class MemorySplit(Split):
+    """Images held in memory as integers of 8 or 16 bits; only those asked for become floats."""
+
+    def __init__(self, images: UInt[Tensor, "n c h w"], labels: Int[Tensor, " n"]) -> None:
+        self._images = images
+        self.labels = labels.long()
+
+    def _read(self, indices: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
+        return self._images[indices].float() / torch.iinfo(self._images.dtype).max
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Labelled square images in three splits.
+
+    Attributes:
+        name: an honest label, such as `rotmnist-rebuilt`.
+        classes: names of the classes; a label is an index into them.
+        channels: of every image.
+        image_size: side of every image.
+        mean: of every channel, for pixels in [0, 1].
+        std: spread of every channel.
+        preset: the architecture made for it: `rotmnist`, `cifar10` or `pcam`.
+        train: what is learned from.
+        valid: what decisions are made on.
+        test: what is reported.
+        note: where it is from and how it was split, in one sentence.
+    """
+
+    name: str
+    classes: tuple[str, ...]
+    channels: int
+    image_size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    preset: str
+    train: Split
+    valid: Split
+    test: Split
+    note: str
+
+    def __post_init__(self) -> None:
+        for name in SPLITS:
+            labels = self.split(name).labels
+            if not len(labels):
+                raise ValueError(f"the {name} split of {self.name} has no images")
+            check_labels(labels, len(self.classes), f"the {name} split of {self.name}")
+
+    def split(self, name: str) -> Split:
+        """The split of this name: `train`, `valid` or `test`."""
+        from gevit._checks import check_choice
+
+        split: Split = getattr(self, check_choice("split", name, SPLITS))
+        return split
+
+    def normalize(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        """Shift and scale pixels in [0, 1] by the mean and spread of every channel: (x - mean) / std."""
+        mean, std = (torch.tensor(values).to(images)[:, None, None] for values in (self.mean, self.std))
+        return (images - mean) / std
+
+
+def check_labels(labels: Int[Tensor, " n"], classes: int, where: str) -> None:
+    """Raise `ValueError` unless all labels are those of `classes` classes, naming the first that is not."""
+    wrong = ((labels < 0) | (labels >= classes)).nonzero().flatten()
+    if len(wrong):
+        first = int(wrong[0])
+        raise ValueError(
+            f"image {first} of {where} has label {int(labels[first])}, expected 0 to {classes - 1} "
+            f"({len(wrong)} of {len(labels)} labels are wrong)"
+        )
+
+
+def stratified_split(labels: Int[Tensor, " n"], fractions: Sequence[float], seed: int) -> tuple[Int[Tensor, " _"], ...]:
+    """Cut off a fraction of every class for each of `fractions`, at least one image; the rest comes first.
+
+    Which images go where, and their order within a part, is random but for the seed.
+
+    >>> labels = torch.arange(20) % 2
+    >>> [part.numel() for part in stratified_split(labels, (0.1, 0.1), seed=0)]
+    [16, 2, 2]
+    """
+    random = np.random.default_rng(seed)
+    parts: list[list[Tensor]] = [[] for _ in range(1 + len(fractions))]
+    for label in labels.unique():
+        members = (labels == label).nonzero().flatten()
+        members = members[torch.from_numpy(random.permutation(len(members)))]
+        for part, fraction in zip(parts[1:], fractions, strict=True):
+            size = max(1, round(fraction * int((labels == label).sum())))
+            part.append(members[:size])
+            members = members[size:]
+        parts[0].append(members)
+    return tuple(_shuffled(torch.cat(part), random) for part in parts)
+
+
+def _shuffled(indices: Tensor, random: np.random.Generator) -> Tensor:
+    return indices[torch.from_numpy(random.permutation(len(indices)))]

@@ -1,0 +1,85 @@
+"""From an image file to pixels, whatever its format.
+
+Orientation tags (EXIF) are applied. Transparent images are laid on white. Colour is read with 8 bits a channel
+(palette, CMYK and the like become RGB), grey with 8 or 16; floating-point images must be in [0, 1] and are kept with 16
+bits. Of several frames or pages the first is read. The shorter side is scaled to the wanted size (bilinear, averaging
+where it shrinks), and the middle of the longer one is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Float32, UInt
+
+from gevit.data.extras import needs
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp"})
+GREY = frozenset({"1", "L", "LA", "La", "I", "F"})
+
+
+@dataclass(frozen=True)
+class Header:
+    """What an image file says of itself before it is decoded."""
+
+    width: int
+    height: int
+    grey: bool
+
+
+def probe(path: Path) -> Header:
+    """Read the header of an image file."""
+    with needs("pillow"):
+        from PIL import Image
+    with Image.open(path) as image:
+        return Header(*image.size, grey=_is_grey(image))
+
+
+def decode(path: Path, size: int, channels: int) -> UInt[np.ndarray, "channels size size"]:
+    """Decode an image file to `channels` (1 or 3) square planes of this size, of 8 or 16 bits."""
+    with needs("pillow"):
+        from PIL import Image, ImageOps
+    with Image.open(path) as opened:
+        image = ImageOps.exif_transpose(opened)
+        deep = image.mode in ("I", "F") or image.mode.startswith("I;16")
+        image = Image.fromarray(_fractions(image)) if deep else _flat(image, "RGB" if channels == 3 else "L")
+        image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
+    pixels = np.asarray(image)
+    if deep:
+        pixels = (pixels * 65535).round().astype(np.uint16)
+    planes = pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels[None]
+    return np.array(np.broadcast_to(planes, (channels, size, size)), order="C")
+
+
+def _is_grey(image: Image) -> bool:
+    if image.mode == "P":
+        palette = np.array(image.getpalette("RGB")).reshape(-1, 3)
+        return bool((palette == palette[:, :1]).all())
+    return image.mode in GREY or image.mode.startswith("I;16")
+
+
+def _flat(image: Image, mode: str) -> Image:
+    """Lay a transparent image on white."""
+    from PIL import Image as PillowImage
+
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        image = PillowImage.alpha_composite(PillowImage.new("RGBA", image.size, "white"), image)
+    return image.convert(mode)
+
+
+def _fractions(image: Image) -> Float32[np.ndarray, "h w"]:
+    """Pixels of a 16-bit or floating-point image, in [0, 1]."""
+    highest = 1 if image.mode == "F" else 65535
+    pixels = np.asarray(image, dtype=np.float32)
+    if not (pixels.min() >= 0 and pixels.max() <= highest):  # a NaN fails too
+        raise ValueError(
+            f"pixels of mode {image.mode} must be in [0, {highest}], found {pixels.min():g} to {pixels.max():g}"
+        )
+    return pixels / np.float32(highest)

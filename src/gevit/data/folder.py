@@ -1,0 +1,194 @@
+"""Any folder of images as a data set.
+
+Class folders alone are split automatically: 80% train, 10% valid, 10% test of every class. Folders `train` and `test`
+(see `gevit.data.listing`) are taken as they are; if there is no `valid`, a tenth of every class of train is cut off.
+Every file is decoded once when the set is opened, so that a corrupt one is found then; what fits into a memory budget
+is kept, the rest is decoded again when it is asked for.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
+from typing import TypeVar
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt
+from torch import Tensor
+
+from gevit._checks import check_count
+from gevit.data.dataset import DataSet, Split, stratified_split
+from gevit.data.decode import Header, decode, probe
+from gevit.data.listing import list_images
+
+MEMORY_BUDGET = 2**30
+LARGEST_DEFAULT_SIZE, DEFAULT_SIZE = 96, 64
+SHOWN = 5
+Answer = TypeVar("Answer")
+
+
+class FolderSplit(Split):
+    """Image files with their labels; pixels that are not kept in memory are decoded when asked for."""
+
+    def __init__(
+        self,
+        files: Sequence[Path],
+        labels: Int[Tensor, " n"],
+        size: int,
+        channels: int,
+        kept: Sequence[UInt[np.ndarray, "c h w"] | None],
+    ) -> None:
+        self.files, self.labels = files, labels
+        self._size, self._channels = size, channels
+        self._kept = kept
+
+    def _read(self, indices: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
+        images = torch.empty(len(indices), self._channels, self._size, self._size)
+        for image, index in zip(images, indices.tolist(), strict=True):
+            pixels = self._kept[index]
+            if pixels is None:
+                pixels = decode(self.files[index], self._size, self._channels)
+            image[:] = torch.from_numpy(pixels).float() / np.iinfo(pixels.dtype).max
+        return images
+
+
+def open_folder(path: Path, image_size: int | None, channels: int | None, skip_corrupt: bool, seed: int) -> DataSet:
+    """Open a folder of images.
+
+    Args:
+        path: the folder.
+        image_size: side of the images; if not given, that of the files if they are square, all alike and not larger
+            than 96, else 64.
+        channels: 1 or 3; if not given, 1 if all files are grey.
+        skip_corrupt: leave out files that cannot be decoded, with a warning.
+        seed: of the automatic split.
+    """
+    if channels not in (None, 1, 3):
+        raise ValueError(f"channels must be 1 (grey) or 3 (colour), got {channels}")
+    if image_size is not None:
+        check_count("image_size", image_size)
+    layout = list_images(path)
+    files = [file for classes in layout.values() for members in classes.values() for file in members]
+
+    headers, corrupt = _attempt(probe, files, "reading headers")
+    image_size = image_size or _common_size(headers.values())
+    channels = channels or (1 if all(header.grey for header in headers.values()) else 3)
+    pixels, undecodable = _attempt(_Keeper(image_size, channels), list(headers), "checking images")
+    corrupt |= undecodable
+    if corrupt:
+        _report_corrupt(path, corrupt, len(files), skip_corrupt)
+
+    names = tuple(sorted(next(iter(layout.values()))))
+    members = [
+        (split, label, file)
+        for split, classes in layout.items()
+        for label, name in enumerate(names)
+        for file in classes[name]
+        if file in pixels
+    ]
+    labels = torch.tensor([label for _, label, _ in members], dtype=torch.int64)
+    by_split = {
+        split: torch.tensor([i for i, member in enumerate(members) if member[0] == split], dtype=torch.int64)
+        for split in layout
+    }
+    sound = {file: pixels[file] for _, _, file in members}
+    whole = FolderSplit(list(sound), labels, image_size, channels, list(sound.values()))
+    parts, how = _parts(by_split, labels, names, seed)
+    train, valid, test = (whole.subset(part) for part in parts)
+    mean, std = _statistics(train)
+    note = f"images of the folder {path}, {len(train):,} train, {len(valid):,} validation, {len(test):,} test, {how}"
+    if corrupt:
+        note += f"; {len(corrupt):,} corrupt files left out"
+    preset = "rotmnist" if image_size <= 40 else "pcam"
+    return DataSet(path.resolve().name, names, channels, image_size, mean, std, preset, train, valid, test, note)
+
+
+class _Keeper:
+    """Decodes files, and hands out the pixels to keep until the memory budget is used up, then None."""
+
+    def __init__(self, size: int, channels: int) -> None:
+        self._size, self._channels = size, channels
+        self._left = MEMORY_BUDGET
+        self._lock = Lock()
+
+    def __call__(self, file: Path) -> UInt[np.ndarray, "c h w"] | None:
+        pixels = decode(file, self._size, self._channels)
+        with self._lock:
+            self._left -= pixels.nbytes
+            return pixels if self._left >= 0 else None
+
+
+def _attempt(
+    task: Callable[[Path], Answer], files: Sequence[Path], what: str
+) -> tuple[dict[Path, Answer], dict[Path, Exception]]:
+    """What `task` answers for each file and what it raises, with a progress bar if there are many."""
+    from rich.console import Console
+    from rich.progress import track
+
+    answers: dict[Path, Answer] = {}
+    errors: dict[Path, Exception] = {}
+    with ThreadPoolExecutor() as threads:
+        futures = {file: threads.submit(task, file) for file in files}
+        for file, future in track(
+            futures.items(), what, console=Console(stderr=True), transient=True, disable=len(files) <= 200
+        ):
+            try:
+                answers[file] = future.result()
+            except ImportError:
+                raise
+            except Exception as error:  # decoders raise all sorts of errors for corrupt files
+                errors[file] = error
+    return answers, errors
+
+
+def _report_corrupt(path: Path, corrupt: dict[Path, Exception], total: int, skip: bool) -> None:
+    shown = "; ".join(f"{file.relative_to(path)} ({error})" for file, error in list(corrupt.items())[:SHOWN])
+    more = f"; and {len(corrupt) - SHOWN} more" if len(corrupt) > SHOWN else ""
+    message = f"{len(corrupt)} of {total} images in {path} cannot be decoded: {shown}{more}"
+    if not skip:
+        raise ValueError(f"{message}. Repair or remove them, or leave them out with skip_corrupt=True (--skip-corrupt)")
+    warnings.warn(f"{message}; left out", stacklevel=4)
+
+
+def _common_size(headers: Iterable[Header]) -> int:
+    sizes = {(header.width, header.height) for header in headers}
+    if len(sizes) == 1:
+        width, height = sizes.pop()
+        if width == height <= LARGEST_DEFAULT_SIZE:
+            return width
+    return DEFAULT_SIZE
+
+
+def _parts(
+    members: dict[str, Int[Tensor, " _"]], labels: Int[Tensor, " n"], names: tuple[str, ...], seed: int
+) -> tuple[tuple[Int[Tensor, " _"], ...], str]:
+    """Indices of train, valid and test, and how they came about."""
+    for split, indices in members.items():
+        needed = {"all": 3, "train": 1 if "valid" in members else 2}.get(split, 1)
+        for label, count in enumerate(labels[indices].bincount(minlength=len(names)).tolist()):
+            if count < needed:
+                where = "" if split == "all" else f" in {split}"
+                raise ValueError(f"class {names[label]!r} has {count} sound images{where}, needed at least {needed}")
+    if "all" in members:
+        return stratified_split(labels, (0.1, 0.1), seed), f"split 80/10/10 by class with seed {seed}"
+    if "valid" in members:
+        return (members["train"], members["valid"], members["test"]), "split by its folders"
+    train, valid = (members["train"][part] for part in stratified_split(labels[members["train"]], (0.1,), seed))
+    return (train, valid, members["test"]), f"a tenth of each class of train cut off for validation with seed {seed}"
+
+
+def _statistics(train: Split, most: int = 2000) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and spread of every channel, over up to `most` images spread evenly over the split."""
+    total = squares = torch.zeros(1, dtype=torch.float64)
+    indices = torch.linspace(0, len(train) - 1, min(most, len(train))).round().long()
+    for batch in indices.split(64):
+        images = train.images(batch).double()
+        total = total + images.mean((2, 3)).sum(0)
+        squares = squares + images.square().mean((2, 3)).sum(0)
+    mean = total / len(indices)
+    std = (squares / len(indices) - mean.square()).clamp(min=1e-6).sqrt()
+    return tuple(mean.tolist()), tuple(std.tolist())

@@ -1,0 +1,152 @@
+"""`pcam`: PatchCamelyon (Veeling et al. 2018), patches of lymph nodes, with or without tumour in the centre.
+
+The official HDF5 files are read lazily: labels when the set is opened, images when they are asked for.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from gevit.data.catalog import CATALOG
+from gevit.data.dataset import SPLITS, DataSet, Split
+from gevit.data.download import Source, obtained
+from gevit.data.extras import needs
+from gevit.data.storage import checksum, write_aside
+
+if TYPE_CHECKING:
+    import h5py
+
+FOLDER = "pcam"
+RECORD = "https://zenodo.org/records/2546921/files"
+BY_HAND = "gevit data prepare pcam --file FOLDER_OF_THE_SIX_FILES"
+# Checksums of the files as they are served; those of the unpacked files are in the catalog.
+PACKED_MD5 = {
+    "camelyonpatch_level_2_split_train_x.h5": "1571f514728f59376b705fc836ff4b63",
+    "camelyonpatch_level_2_split_train_y.h5": "35c2d7259d906cfc8143347bb8e05be7",
+    "camelyonpatch_level_2_split_valid_x.h5": "d5b63470df7cfa627aeec8b9dc0c066e",
+    "camelyonpatch_level_2_split_valid_y.h5": "2b85f58b927af9964a4c15b8f7e8f179",
+    "camelyonpatch_level_2_split_test_x.h5": "d8c2d60d490dbd479f8199bdfa0cf6ec",
+    "camelyonpatch_level_2_split_test_y.h5": "60a7035772fbdb7f34eb86d4420cf66a",
+}
+OFFICIAL_SIZES = (262_144, 32_768, 32_768)
+MEAN, STD = (0.701, 0.538, 0.692), (0.235, 0.277, 0.213)
+
+
+class LazySplit(Split):
+    """Images in an HDF5 file, `x` of shape [n, 96, 96, 3] as bytes; a batch reads its own rows alone.
+
+    Every process opens the file for itself: an open HDF5 file does not survive a fork.
+    """
+
+    def __init__(self, path: Path, labels: Int[Tensor, " n"]) -> None:
+        self.labels = labels
+        self._path = path
+        self._file: h5py.File | None = None
+        self._owner = 0
+        with _reading(path):
+            images = self._images()
+            if images.shape != (len(labels), 96, 96, 3) or images.dtype != np.uint8:
+                raise ValueError(
+                    f"x must be uint8 [{len(labels)}, 96, 96, 3], as there are {len(labels)} labels, "
+                    f"got {images.dtype} {images.shape}"
+                )
+
+    def _read(self, indices: Int[Tensor, " b"]) -> Float[Tensor, "b 3 96 96"]:
+        rows, back = np.unique(indices.numpy(), return_inverse=True)  # HDF5 reads rows in increasing order, each once
+        with _reading(self._path):
+            pixels = self._images()[rows]
+        return torch.from_numpy(pixels[back]).permute(0, 3, 1, 2).float() / 255
+
+    def _images(self) -> h5py.Dataset:
+        if self._file is None or self._owner != os.getpid():
+            self._file, self._owner = _open(self._path), os.getpid()
+        return self._file["x"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_file": None}
+
+
+def read(folder: Path) -> DataSet:
+    """Open the six files."""
+    train, valid, test = (
+        LazySplit(folder / _name(split, "x"), _labels(folder / _name(split, "y"))) for split in SPLITS
+    )
+    sizes = (len(train), len(valid), len(test))
+    note = f"PatchCamelyon, {len(train):,} train, {len(valid):,} validation and {len(test):,} test patches"
+    if sizes != OFFICIAL_SIZES:
+        note += " (a sample: the official files have 262,144, 32,768 and 32,768)"
+    return DataSet("pcam", ("normal", "tumor"), 3, 96, MEAN, STD, "pcam", train, valid, test, note)
+
+
+def prepare(root: Path, file: Path | None = None) -> None:
+    """Download the six files, or take them from the folder `file` (.h5 or .h5.gz), and unpack them.
+
+    A download goes on where it stopped: files that are already there and right are kept.
+    """
+    for name, md5 in CATALOG["pcam"].official.items():
+        target = root / FOLDER / name
+        source = Source(f"{name}.gz", PACKED_MD5[name], (f"{RECORD}/{name}.gz?download=1",), BY_HAND)
+        if file is not None:
+            _import(source, name, file, target)
+        elif not target.is_file() or checksum(target, "md5") != md5:
+            with obtained(source, root) as packed:
+                _unpack(packed, target)
+
+
+def _import(source: Source, name: str, folder: Path, target: Path) -> None:
+    if (folder / source.file).is_file():
+        with obtained(source, target.parent, folder / source.file) as packed:
+            _unpack(packed, target)
+    elif (folder / name).is_file():
+        with write_aside(target) as aside:
+            shutil.copyfile(folder / name, aside)
+    else:
+        raise FileNotFoundError(f"no {source.file} or {name} in {folder}; expected the six files of PatchCamelyon")
+
+
+def _unpack(packed: Path, target: Path) -> None:
+    with write_aside(target) as aside:
+        try:
+            with gzip.open(packed) as content, aside.open("wb") as file:
+                shutil.copyfileobj(content, file, 2**20)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise ValueError(f"{packed} is no complete gzip file: {error}") from error
+
+
+def _name(split: str, letter: str) -> str:
+    return f"camelyonpatch_level_2_split_{split}_{letter}.h5"
+
+
+def _labels(path: Path) -> Int[Tensor, " n"]:
+    with _reading(path), _open(path) as file:
+        labels = np.asarray(file["y"])
+        if labels.dtype.kind not in "iu" or labels.size != len(labels):
+            raise ValueError(f"y must be an integer for each image, got {labels.dtype} {labels.shape}")
+    return torch.from_numpy(labels.reshape(-1).astype(np.int64))
+
+
+def _open(path: Path) -> h5py.File:
+    with needs("h5py"):
+        import h5py
+    return h5py.File(path, "r")
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what HDF5 says of a damaged file into an error that names the file."""
+    try:
+        yield
+    except (OSError, KeyError, ValueError, RuntimeError) as error:
+        raise ValueError(f"cannot read {path}, it is damaged or not what was expected: {error}") from error

@@ -1,0 +1,71 @@
+"""A contact sheet of a data set: what the network will see, before pixels are normalised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+from gevit.data.dataset import DataSet
+from gevit.data.extras import needs
+from gevit.data.storage import write_aside
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from PIL.ImageFont import FreeTypeFont, ImageFont
+
+MOST_ROWS = 20
+TILE, GAP, TEXT = 64, 6, 16
+
+
+def contact_sheet(dataset: DataSet, split: str = "train", count: int = 8) -> Image:
+    """A row of `count` images for each class; with more than 20 classes a grid of `count` x `count`, with captions.
+
+    >>> from gevit.data import open_dataset
+    >>> sheet = contact_sheet(open_dataset("digits"), "test", count=4)
+    """
+    with needs("pillow"):
+        from PIL import Image, ImageDraw, ImageFont
+    labels = dataset.split(split).labels
+    by_class = len(dataset.classes) <= MOST_ROWS
+    if by_class:
+        rows = [(labels == label).nonzero().flatten()[:count] for label in range(len(dataset.classes))]
+    else:
+        rows = list(torch.linspace(0, len(labels) - 1, min(count**2, len(labels))).round().long().split(count))
+
+    font = ImageFont.load_default(TEXT)
+    title = f"{dataset.name}, {split}: {len(labels):,} images"
+    tile = dataset.image_size * max(1, round(TILE / dataset.image_size))
+    left = GAP + (max(int(font.getlength(name)) for name in dataset.classes) + GAP if by_class else 0)
+    top = TEXT + 3 * GAP
+    pitch = tile + GAP + (0 if by_class else TEXT + GAP)
+    width = max(left + count * (tile + GAP), int(font.getlength(title)) + 2 * GAP)
+    sheet = Image.new("RGB", (width, top + len(rows) * pitch), "white")
+    draw = ImageDraw.Draw(sheet)
+    draw.text((GAP, GAP), title, "black", font)
+    for row, indices in enumerate(rows):
+        y = top + row * pitch
+        if by_class:
+            draw.text((GAP, y + tile // 2), dataset.classes[row], "black", font, anchor="lm")
+        images = F.interpolate(dataset.split(split).images(indices), (tile, tile), mode="nearest").expand(-1, 3, -1, -1)
+        for column, (index, image) in enumerate(zip(indices.tolist(), images, strict=True)):
+            x = left + column * (tile + GAP)
+            sheet.paste(Image.fromarray((image * 255).round().byte().permute(1, 2, 0).numpy()), (x, y))
+            if not by_class:
+                draw.text((x, y + tile), _fitting(dataset.classes[int(labels[index])], tile, font), "black", font)
+    return sheet
+
+
+def save_sheet(sheet: Image, path: Path) -> None:
+    """Write a contact sheet; its format follows from the suffix."""
+    with write_aside(path) as aside:
+        sheet.save(aside)
+
+
+def _fitting(text: str, width: int, font: FreeTypeFont | ImageFont) -> str:
+    """As much of the text as fits into this width."""
+    while font.getlength(text) > width:
+        text = f"{text[:-2]}…"
+    return text

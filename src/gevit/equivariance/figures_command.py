@@ -1,0 +1,226 @@
+"""`gevit figures`: the paper's figures of equivariance, for any model and any image."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gevit.model_arguments import add_model_source, load_from
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from torch import Tensor
+
+    from gevit.equivariance import RelativeError
+    from gevit.models.base import EquivariantModel
+
+FIGURES = {"translation": "r4_sa", "rotation": "r4_sa", "reflection": "d4_sa", "errors": "r4_sa"}  # and their models
+FORMATS = ("png", "pdf", "svg")
+PAPER_NAMES = {"ge": "GE-ViT", "gsa": "GSA-Nets", "relative": "relative"}
+DIGIT = 2160  # of the embedded ones: an upright 4, which no rotation or reflection leaves as it is
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `gevit figures`."""
+    parser.description = (
+        "Draw how feature maps follow an image that is moved, turned or mirrored, and how far GE-ViT and GSA-Nets are "
+        "from that, on trained weights or on random ones. The numbers are written beside each figure as JSON."
+    )
+    parser.add_argument("figure", nargs="?", choices=[*FIGURES, "all"], default="all", help="which one")
+    add_model_source(parser)
+    parser.add_argument("--encoding", metavar="NAME", help="of random weights: ge, gsa or relative; if not given, ge")
+    parser.add_argument(
+        "--against", type=Path, metavar="PATH", help="trained GSA-Nets, for the errors of trained weights"
+    )
+    parser.add_argument("--image", type=Path, metavar="FILE", help="picture to show instead of a digit")
+    parser.add_argument("--layer", metavar="NAME", help="whose feature maps; if not given, the first block's")
+    parser.add_argument(
+        "--channel",
+        type=int,
+        metavar="K",
+        help="of the layer; if not given, the one that tells orientations apart best",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="seed of random weights")
+    parser.add_argument("--dtype", choices=["float32", "float64"], default="float32", help="precision")
+    parser.add_argument("--formats", nargs="+", choices=FORMATS, default=list(FORMATS), help="of the figures")
+    parser.add_argument("--out", type=Path, default=Path("figures"), metavar="DIR", help="where to write")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Draw and write the figures; returns the exit code.
+
+    Of all figures, those for which a model has nothing to show are left out, which is said.
+    """
+    from gevit.equivariance.comparison import NothingToShow
+
+    _check(args)
+    for name in FIGURES if args.figure == "all" else [args.figure]:
+        try:
+            figure, numbers = _errors(args) if name == "errors" else _following(args, name)
+        except NothingToShow as reason:
+            if args.figure != "all":
+                raise
+            print(f"{name} is left out: {reason}")
+        else:
+            _write(args, name, figure, numbers)
+    return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Find out before anything is computed what would stop it."""
+    trained = args.checkpoint or args.pretrained
+    if trained and args.encoding:
+        raise ValueError("--encoding is for random weights; trained ones have their own: leave it out")
+    if args.against and not (trained and args.figure in ("errors", "all")):
+        raise ValueError("--against is for the errors of trained weights: give --checkpoint or --pretrained, too")
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"drawing needs matplotlib ({error}); pip install 'gevit[figures]'") from error
+
+
+def _following(args: argparse.Namespace, kind: str) -> tuple[Figure, dict[str, Any]]:
+    """How feature maps follow the image under one transformation."""
+    from gevit.equivariance.comparison import NothingToShow, compare_elements, compare_translation
+    from gevit.equivariance.figures import equivariance_figure
+
+    model, facts = _model(args, FIGURES[kind])
+    group, image = model.group, _image(args, model)
+    if kind == "translation":
+        comparison = compare_translation(model, image, args.layer)
+    else:
+        elements = range(1, group.rotations) if kind == "rotation" else range(group.rotations, group.order)
+        element = next(filter(group.is_exact, elements), None)
+        if element is None:
+            raise NothingToShow(
+                f"{group} has no {kind} that moves pixels to pixels; use a model such as {FIGURES[kind]}"
+            )
+        [comparison] = compare_elements(model, image, [element], args.layer)
+    title = f"{kind.capitalize()} equivariance: {comparison.name}\n{facts['model']}, {_brief(args)}"
+    figure = equivariance_figure(group, comparison, title, args.channel)
+    return figure, facts | {"layer": comparison.layer, **_numbers(comparison.error)}
+
+
+def _errors(args: argparse.Namespace) -> tuple[Figure, dict[str, Any]]:
+    """The errors of a model and of GSA-Nets, element by element."""
+    from gevit.equivariance.comparison import NothingToShow, compare_elements
+    from gevit.equivariance.figures import error_figure
+    from gevit.models import GroupTransformer
+
+    model, facts = _model(args, FIGURES["errors"])
+    if not isinstance(model, GroupTransformer):
+        raise NothingToShow(f"errors compares positional encodings, and {facts['model']} has none")
+    models = [(model, facts), _gsa_model(args)]
+    group = model.group
+    if models[1][0].group != group:
+        raise ValueError(f"--against is a model of {models[1][0].group}, expected {group} like the other one")
+    if not any(map(group.is_exact, range(1, group.order))):
+        raise NothingToShow(f"{group} has no rotation or reflection that moves pixels to pixels; use r4_sa or d4_sa")
+    comparisons, numbers = {}, {}
+    for model, facts in models:
+        name = PAPER_NAMES.get(facts["encoding"], facts["model"])
+        if name in comparisons:
+            raise NothingToShow(f"both models are {name}; errors compares GE-ViT, or 'relative', with GSA-Nets")
+        comparisons[name] = compare_elements(model, _image(args, model), range(group.order), args.layer)
+        elements = [{"element": e, **_numbers(c.error)} for e, c in enumerate(comparisons[name])]
+        numbers[name] = facts | {"layer": comparisons[name][0].layer, "elements": elements}
+    title = f"Error of feature maps: $|g^{{-1}}F(gx) - F(x)|$\n{models[0][1]['model']}, {_brief(args)}"
+    return error_figure(group, comparisons, title, args.channel), numbers
+
+
+def _model(args: argparse.Namespace, default: str) -> tuple[EquivariantModel, dict[str, Any]]:
+    """The model that the flags name, and facts about it."""
+    if args.checkpoint:
+        return _known(args, load_from(args))
+    if args.pretrained:
+        return _known(args, load_from(argparse.Namespace(**vars(args) | {"model": args.model or default})))
+    return _random_model(args, args.model or default, args.encoding or "ge")
+
+
+def _gsa_model(args: argparse.Namespace) -> tuple[EquivariantModel, dict[str, Any]]:
+    """The model to compare with: as random as the other one, or as trained."""
+    from gevit.equivariance.comparison import NothingToShow
+    from gevit.persistence import load
+
+    if args.against:
+        return _known(args, load(args.against, args.backend))
+    if args.checkpoint or args.pretrained:
+        raise NothingToShow("trained weights are compared with trained ones: give GSA-Nets with --against PATH")
+    return _random_model(args, args.model or FIGURES["errors"], "gsa")
+
+
+def _random_model(args: argparse.Namespace, name: str, encoding: str) -> tuple[EquivariantModel, dict[str, Any]]:
+    import torch
+
+    from gevit.models import create_model
+
+    torch.manual_seed(args.seed)
+    model = create_model(name, args.preset, encoding=encoding, backend=args.backend)
+    facts = {"model": name, "encoding": encoding, "weights": f"random, seed {args.seed}", "dtype": args.dtype}
+    return model.to(getattr(torch, args.dtype)).eval(), facts
+
+
+def _known(args: argparse.Namespace, model: EquivariantModel) -> tuple[EquivariantModel, dict[str, Any]]:
+    import torch
+
+    from gevit.persistence import info_of
+
+    info = info_of(model)
+    facts = {"model": info.name, "encoding": info.encoding, "weights": f"trained, {info.data}", "dtype": args.dtype}
+    return model.to(getattr(torch, args.dtype)), facts
+
+
+def _image(args: argparse.Namespace, model: EquivariantModel) -> Tensor:
+    """The picture, or a digit, as the model takes it."""
+    import torch
+
+    from gevit.data.digits import MEAN, STD, load_digits
+
+    info = getattr(model, "info", None)
+    channels, size = model.preset.in_channels, info.image_size if info else model.preset.image_size
+    if args.image:
+        pixels = _picture(args.image, size, channels)
+    else:
+        digit = load_digits()[0][[DIGIT]].float() / 255
+        pixels = torch.nn.functional.interpolate(digit, (size, size), mode="bilinear")[0].expand(channels, -1, -1)
+    pixels = pixels.to(getattr(torch, args.dtype))
+    normal: Tensor = info.normalize(pixels) if info else (pixels - MEAN) / STD
+    return normal
+
+
+def _picture(path: Path, size: int, channels: int) -> Tensor:
+    """A picture file as values in [0, 1]."""
+    import numpy as np
+    import torch
+
+    from gevit.data.decode import decode
+
+    try:
+        pixels = decode(path, size, channels)
+    except ImportError:
+        raise
+    except Exception as error:  # Pillow's decoders raise whatever they like at a damaged file
+        reason = getattr(error, "strerror", None) or error
+        raise OSError(f"cannot read {path} as a picture: {reason}; give a PNG, JPEG or TIFF file") from error
+    return torch.from_numpy(pixels.astype(np.float32)) / np.iinfo(pixels.dtype).max
+
+
+def _numbers(error: RelativeError) -> dict[str, Any]:
+    return {"name": error.name, "exact": error.exact, "mean": error.mean, "worst": error.worst}
+
+
+def _brief(args: argparse.Namespace) -> str:
+    return "trained weights" if args.checkpoint or args.pretrained else "random weights"
+
+
+def _write(args: argparse.Namespace, name: str, figure: Figure, numbers: dict[str, Any]) -> None:
+    from gevit.equivariance.figures import save
+    from gevit.files import write_aside
+
+    for suffix in args.formats:
+        save(figure, args.out / f"{name}.{suffix}")
+    with write_aside(args.out / f"{name}.json") as aside:
+        aside.write_text(json.dumps(numbers, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"{args.out / name}.{{{','.join([*args.formats, 'json'])}}}")

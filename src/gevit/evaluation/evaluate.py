@@ -1,0 +1,137 @@
+"""A model on a set of images: its scores, its accuracy as the images turn, its equivariance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from gevit.data import Split
+from gevit.equivariance import Report, measure
+from gevit.evaluation.metrics import Evaluation, score
+from gevit.models.base import EquivariantModel
+from gevit.training.batches import turn
+
+Normalize = Callable[[Tensor], Tensor]
+Progress = Callable[[int], object]
+
+
+def evaluate(
+    model: nn.Module, split: Split, normalize: Normalize, batch_size: int = 64, progress: Progress | None = None
+) -> Evaluation:
+    """Score a model, in evaluation mode, on all images of a split.
+
+    Args:
+        model: gives logits.
+        split: images and labels.
+        normalize: from pixels in [0, 1] to what the model takes.
+        batch_size: images at a time.
+        progress: told the number of images of each batch that is done.
+    """
+    if not len(split):
+        raise ValueError("there are no images to evaluate")
+    logits = [
+        predict_logits(model, normalize(split.images(indices)), progress)
+        for indices in torch.arange(len(split)).split(batch_size)
+    ]
+    return score(torch.cat(logits), split.labels)
+
+
+def accuracy_by_angle(
+    model: nn.Module,
+    images: Float[Tensor, "n channels side side"],
+    labels: Int[Tensor, " n"],
+    normalize: Normalize,
+    angles: Iterable[float] = range(0, 360, 15),
+    batch_size: int = 64,
+    progress: Progress | None = None,
+) -> dict[float, float]:
+    """The accuracy with all images turned about their centre by each of these angles, in degrees counter-clockwise.
+
+    Args:
+        model: gives logits.
+        images: pixels in [0, 1].
+        labels: their classes.
+        normalize: from pixels in [0, 1] to what the model takes.
+        angles: in degrees.
+        batch_size: images at a time.
+        progress: told the number of images of each batch that is done.
+    """
+    accuracies = {}
+    for angle in map(float, angles):
+        predicted = [
+            predict_logits(model, normalize(rotate(batch, angle)), progress).argmax(1)
+            for batch in images.split(batch_size)
+        ]
+        accuracies[angle] = float((torch.cat(predicted) == labels).double().mean())
+    return accuracies
+
+
+def choose(labels: Int[Tensor, " n"], limit: int) -> Int[Tensor, " chosen"]:
+    """Indices, in order, of up to `limit` images: the same share of every class, and always the same images.
+
+    >>> labels = torch.tensor([0] * 60 + [1] * 40)
+    >>> labels[choose(labels, 10)].tolist()
+    [0, 0, 0, 0, 0, 0, 1, 1, 1, 1]
+    """
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    member = F.one_hot(labels[order])
+    rank = (member.cumsum(0) * member).sum(1)
+    # How far into its class each image comes, from 0 to 1: the earliest of all classes are taken.
+    depth = (rank - 0.5) / member.sum(0)[labels[order]]
+    return order[depth.argsort(stable=True)[:limit]].sort().values
+
+
+def rotate(images: Float[Tensor, "n channels side side"], angle: float) -> Float[Tensor, "n channels side side"]:
+    """Images turned by an angle in degrees, counter-clockwise: exact for quarter turns, else bilinear."""
+    if angle % 90 == 0:
+        return torch.rot90(images, int(angle // 90), (-2, -1))
+    return turn(images, torch.full((len(images),), math.radians(angle)))
+
+
+def equivariance_of(model: EquivariantModel, images: Float[Tensor, "n channels side side"]) -> tuple[Report, Report]:
+    """How exactly the logits are invariant, and all feature maps equivariant, under the model's own group.
+
+    Args:
+        model: in evaluation mode.
+        images: a few, as the model takes them.
+    """
+    return measure(model, images, model.group), measure(model.forward_features, images, model.group)
+
+
+def equivariance_rows(logits: Report, maps: Report) -> list[dict[str, Any]]:
+    """The errors of each element of the group as plain types, those of the logits beside those of the maps."""
+    return [
+        {
+            "element": element,
+            "name": logits[element].name,
+            "exact": logits[element].exact,
+            "logits": {"worst": logits[element].worst, "mean": logits[element].mean},
+            "feature_maps": {"worst": maps[element].worst, "mean": maps[element].mean},
+        }
+        for element in range(len(logits))
+    ]
+
+
+def predict_logits(
+    model: nn.Module, images: Float[Tensor, "n channels height width"], progress: Progress | None = None
+) -> Float[Tensor, "n classes"]:
+    """Logits of images as the model takes them, without gradients and in evaluation mode, on the CPU."""
+    training, device = model.training, next(model.parameters()).device
+    model.eval()
+    try:
+        with torch.inference_mode():
+            logits: Tensor = model(images.to(device)).cpu()
+    finally:
+        model.train(training)
+    broken = int((~logits.isfinite()).any(1).sum())
+    if broken:
+        raise ValueError(f"the model gives logits that are not finite for {broken} of {len(images)} images")
+    if progress:
+        progress(len(images))
+    return logits

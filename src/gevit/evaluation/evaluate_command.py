@@ -1,0 +1,139 @@
+"""`gevit evaluate`: a trained model on a data set."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gevit.model_arguments import add_model_source, load_from
+
+if TYPE_CHECKING:
+    from gevit.data import DataSet
+    from gevit.persistence import ModelInfo
+
+ANGLE_IMAGES = 500
+EQUIVARIANCE_IMAGES = 4
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `gevit evaluate`."""
+    parser.description = (
+        "Accuracy of a trained model with its 95% interval, scores of each class, accuracy as the images turn, "
+        "and how exactly the model is equivariant."
+    )
+    add_model_source(parser)
+    parser.add_argument("--data", required=True, metavar="NAME", help="data set by name, or a folder of images")
+    parser.add_argument("--data-root", type=Path, metavar="DIR", help="where the named data sets are")
+    parser.add_argument("--split", choices=["train", "valid", "test"], default="test", help="which images")
+    parser.add_argument("--limit", type=int, metavar="N", help="only N of the images, the same share of every class")
+    parser.add_argument(
+        "--angles",
+        type=int,
+        default=8,
+        metavar="N",
+        help=f"turn up to {ANGLE_IMAGES} of the images by N angles, evenly around; 0 for none",
+    )
+    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images at a time")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write evaluation.json, angle.png and angle.svg here")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Evaluate and report; returns the exit code."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from gevit.evaluation import tables
+    from gevit.evaluation.evaluate import accuracy_by_angle, choose, equivariance_of, equivariance_rows, evaluate
+    from gevit.persistence import info_of
+
+    for name, least in (("limit", 1), ("angles", 0), ("batch_size", 1)):
+        value = getattr(args, name)
+        if value is not None and value < least:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least {least}, got {value}")
+    model = load_from(args)
+    info = info_of(model)
+    data = _open(args, info)
+    split = data.split(args.split)
+    if args.limit:
+        split = split.subset(choose(split.labels, args.limit))
+    some = choose(split.labels, ANGLE_IMAGES)
+    images, labels = split.images(some), split.labels[some]
+    angles = [360 * k / args.angles for k in range(args.angles)]
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(f"{info.name} on {data.name}", total=len(split) + len(angles) * len(images))
+
+        def advance(done: int) -> None:
+            bar.advance(task, done)
+
+        result = evaluate(model, split, info.normalize, args.batch_size, advance)
+        by_angle = accuracy_by_angle(model, images, labels, info.normalize, angles, args.batch_size, advance)
+        errors = equivariance_rows(*equivariance_of(model, info.normalize(images[:EQUIVARIANCE_IMAGES])))
+
+    answer = {
+        "model": info.name,
+        "data": data.name,
+        "split": args.split,
+        "classes": info.classes,
+        **result.to_json(),
+        "by_angle": {"images": len(images), "accuracy": by_angle},
+        "equivariance": {"images": len(images[:EQUIVARIANCE_IMAGES]), "elements": errors},
+    }
+    if args.out:
+        _write(args.out, answer, by_angle, len(images))
+    if args.json:
+        print(json.dumps(answer, indent=2))
+        return 0
+    console = Console()
+    console.print(tables.summary(f"{info.name} on {data.name}, {args.split}", result))
+    console.print(tables.classes(info.classes, result))
+    if by_angle:
+        console.print(tables.angles(by_angle, len(images)))
+    console.print(tables.equivariance(errors))
+    return 0
+
+
+def check_match(info: ModelInfo, data: DataSet) -> None:
+    """Refuse data that the model was not made for."""
+    if data.channels != info.in_channels:
+        raise ValueError(
+            f"the model takes images of {info.in_channels} channels, those of {data.name} have {data.channels}; "
+            f"it was trained on {info.data or 'other data'}"
+        )
+    if data.classes != info.classes:
+        raise ValueError(
+            f"the model knows the classes {_list(info.classes)}, {data.name} has {_list(data.classes)}: "
+            "they must be the same, in the same order"
+        )
+
+
+def _open(args: argparse.Namespace, info: ModelInfo) -> DataSet:
+    from gevit.data import list_datasets, open_dataset
+
+    if args.data in list_datasets():
+        data = open_dataset(args.data, args.data_root)
+    else:
+        # The images of a folder are brought to what the model takes.
+        data = open_dataset(args.data, image_size=info.image_size, channels=info.in_channels)
+    check_match(info, data)
+    return data
+
+
+def _list(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:8]) + (f" ... ({len(names)} in all)" if len(names) > 8 else "")
+
+
+def _write(folder: Path, answer: dict[str, Any], by_angle: dict[float, float], images: int) -> None:
+    from gevit.files import write_aside
+
+    with write_aside(folder / "evaluation.json") as aside:
+        aside.write_text(json.dumps(answer, indent=2) + "\n", encoding="utf-8")
+    if by_angle:
+        from gevit.evaluation.charts import angle_figure
+
+        figure = angle_figure(by_angle, images)
+        for name in ("angle.png", "angle.svg"):
+            with write_aside(folder / name) as aside:
+                figure.savefig(aside, dpi=160)

@@ -1,0 +1,116 @@
+"""How good logits are: accuracy and its interval, confusion, scores of each class, area under the ROC curve, loss."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """Scores of one class; what has nothing to count is 0.
+
+    Attributes:
+        precision: the share of its predictions that are right.
+        recall: the share of its images that are found.
+        f1: the harmonic mean of the two.
+        support: how many images it has.
+    """
+
+    precision: float
+    recall: float
+    f1: float
+    support: int
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model scores on a set of images.
+
+    Attributes:
+        n: number of images.
+        loss: mean cross-entropy.
+        accuracy: share that is right.
+        confusion: `confusion[i][j]` images of class i were taken for class j.
+        per_class: scores of each class.
+        auc: area under the ROC curve of the second class, where there are two classes and images of both.
+    """
+
+    n: int
+    loss: float
+    accuracy: float
+    confusion: tuple[tuple[int, ...], ...]
+    per_class: tuple[ClassScores, ...]
+    auc: float | None
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95% interval of the accuracy."""
+        return wilson_interval(self.accuracy, self.n)
+
+    def to_json(self) -> dict[str, Any]:
+        """The numbers as plain types."""
+        return {**asdict(self), "accuracy_interval": list(self.interval)}
+
+
+def score(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> Evaluation:
+    """Compare logits with the right classes.
+
+    >>> import torch
+    >>> result = score(torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]]), torch.tensor([0, 1, 1]))
+    >>> result.confusion, round(result.accuracy, 3), result.auc
+    (((1, 0), (1, 1)), 0.667, 0.5)
+    """
+    confusion = confusion_matrix(logits.argmax(1), labels, logits.shape[1])
+    found = confusion.diagonal()
+    return Evaluation(
+        n=len(labels),
+        loss=float(F.cross_entropy(logits.double(), labels)),
+        accuracy=int(found.sum()) / len(labels),
+        confusion=tuple(tuple(row) for row in confusion.tolist()),
+        per_class=tuple(map(_class_scores, found.tolist(), confusion.sum(0).tolist(), confusion.sum(1).tolist())),
+        auc=area_under_roc(logits[:, 1].double() - logits[:, 0].double(), labels == 1)
+        if logits.shape[1] == 2
+        else None,
+    )
+
+
+def confusion_matrix(
+    predicted: Int[Tensor, " n"], labels: Int[Tensor, " n"], num_classes: int
+) -> Int[Tensor, "classes classes"]:
+    """How often each class (row) was taken for each class (column)."""
+    pairs = labels * num_classes + predicted
+    return pairs.bincount(minlength=num_classes**2).view(num_classes, num_classes)
+
+
+def area_under_roc(scores: Float[Tensor, " n"], positive: Bool[Tensor, " n"]) -> float | None:
+    """The chance that a positive scores above a negative, ties counting half; None unless there are both."""
+    positives, negatives = int(positive.sum()), int((~positive).sum())
+    if not positives or not negatives:
+        return None
+    _, place, ties = scores.unique(return_inverse=True, return_counts=True)
+    rank = (ties.cumsum(0) - (ties - 1) / 2).double()[place]
+    return float((rank[positive].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+
+
+def wilson_interval(share: float, n: int) -> tuple[float, float]:
+    """Wilson's 95% interval of a share of n independent trials.
+
+    >>> [round(end, 3) for end in wilson_interval(0.9, 100)]
+    [0.826, 0.945]
+    """
+    z = 1.959964
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    reach = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
+    return max(0.0, centre - reach), min(1.0, centre + reach)
+
+
+def _class_scores(found: int, predicted: int, support: int) -> ClassScores:
+    precision = found / predicted if predicted else 0.0
+    recall = found / support if support else 0.0
+    return ClassScores(precision, recall, 2 * found / (predicted + support) if found else 0.0, support)

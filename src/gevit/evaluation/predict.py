@@ -1,0 +1,105 @@
+"""The classes of image files."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gevit.data.decode import SUFFIXES, decode
+from gevit.data.listing import _image_files as image_files
+from gevit.evaluation.evaluate import predict_logits
+from gevit.models.base import EquivariantModel
+from gevit.persistence import ModelInfo, info_of
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a model says of an image file.
+
+    Attributes:
+        path: the file.
+        classes: names of the most probable classes, best first.
+        probabilities: of those classes.
+        error: why the file could not be read; there are no classes then.
+    """
+
+    path: Path
+    classes: tuple[str, ...] = ()
+    probabilities: tuple[float, ...] = ()
+    error: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain types."""
+        if self.error:
+            return {"file": str(self.path), "error": self.error}
+        top = [
+            {"class": name, "probability": probability}
+            for name, probability in zip(self.classes, self.probabilities, strict=True)
+        ]
+        return {"file": str(self.path), **top[0], "top": top}
+
+
+def find_images(patterns: Iterable[str]) -> list[Path]:
+    """The files that names, folders (with all image files below them) and globs stand for, each once, in order.
+
+    A file that exists under a name with a wildcard in it is meant by that name.
+    """
+    found: list[Path] = []
+    for pattern in patterns:
+        path = Path(pattern)
+        is_glob = glob.has_magic(pattern) and not path.exists()
+        paths = [Path(name) for name in sorted(glob.glob(pattern, recursive=True))] if is_glob else [path]
+        if not paths:
+            raise ValueError(f"no file matches {pattern}")
+        for path in paths:
+            files = image_files(path) if path.is_dir() else [path]
+            if not files and len(paths) == 1:
+                raise ValueError(f"no images in {path}; expected files ending in {', '.join(sorted(SUFFIXES))}")
+            found += files
+    return list(dict.fromkeys(found))
+
+
+def predict(model: EquivariantModel, paths: Sequence[Path], top: int = 1, batch_size: int = 64) -> Iterator[Prediction]:
+    """Predict image files, in order; files that cannot be read say so instead.
+
+    Args:
+        model: from `gevit.load`.
+        paths: the files.
+        top: how many of the most probable classes.
+        batch_size: images at a time.
+    """
+    info = info_of(model)
+    for start in range(0, len(paths), batch_size):
+        read = {path: _read(path, info) for path in paths[start : start + batch_size]}
+        images = [image for image in read.values() if isinstance(image, Tensor)]
+        answers = iter(_most_probable(model, torch.stack(images), top)) if images else iter(())
+        for path, image in read.items():
+            yield Prediction(path, *next(answers)) if isinstance(image, Tensor) else Prediction(path, error=image)
+
+
+def _most_probable(
+    model: EquivariantModel, images: Float[Tensor, "n channels side side"], top: int
+) -> Iterator[tuple[tuple[str, ...], tuple[float, ...]]]:
+    info = info_of(model)
+    probabilities = predict_logits(model, info.normalize(images)).softmax(1)
+    for values, indices in zip(*probabilities.topk(min(top, info.num_classes)), strict=True):
+        yield tuple(info.classes[index] for index in indices.tolist()), tuple(values.tolist())
+
+
+def _read(path: Path, info: ModelInfo) -> Float[Tensor, "channels side side"] | str:
+    """The pixels of a file in [0, 1], or what is wrong with it."""
+    try:
+        pixels = decode(path, info.image_size, info.in_channels)
+    except ImportError:
+        raise
+    except Exception as error:  # Pillow's decoders raise whatever they like at a damaged file
+        return getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return torch.from_numpy(pixels.astype(np.float32)) / np.iinfo(pixels.dtype).max

@@ -1,0 +1,253 @@
+"""Trained models as files: the weights (`.safetensors`), and beside them what it takes to use them (`.json`).
+
+The weights file carries a digest of both, so that two files that do not belong together, or that were damaged or
+edited, are noticed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor, nn
+
+from gevit.files import write_aside
+from gevit.models import create_model
+from gevit.models.base import EquivariantModel
+
+FORMAT = 1
+IN_RUN_FOLDER = "model.safetensors"
+_DIGEST = "gevit_sha256"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelInfo:
+    """What it takes to rebuild a model and to use it.
+
+    Attributes:
+        name: one of `gevit.list_models()`.
+        preset: the architecture.
+        in_channels: channels of its images.
+        num_classes: number of classes.
+        neighborhood: odd side of the neighbourhood, None for global attention.
+        encoding: the positional encoding.
+        pooling: the invariant pooling.
+        classes: the names of the classes, in the order of the logits.
+        image_size: side of the images it was trained on.
+        mean: per channel, subtracted from pixels in [0, 1].
+        std: per channel, divided by.
+        data: the data set it was trained on.
+        trained: facts about the training: epoch, accuracy, seed, command; anything that JSON can say.
+    """
+
+    name: str
+    preset: str
+    in_channels: int
+    num_classes: int
+    neighborhood: int | None = 5
+    encoding: str = "ge"
+    pooling: str = "max_mean"
+    classes: tuple[str, ...]
+    image_size: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    data: str = ""
+    trained: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for what, values, wanted in (
+            ("classes", self.classes, self.num_classes),
+            ("mean", self.mean, self.in_channels),
+            ("std", self.std, self.in_channels),
+        ):
+            if len(values) != wanted:
+                raise ValueError(f"{what} must have {wanted} entries for this model, got {len(values)}: {values}")
+        if not all(spread > 0 for spread in self.std):
+            raise ValueError(f"std must be positive, got {self.std}")
+
+    def normalize(self, images: Tensor) -> Tensor:
+        """Pixels in [0, 1], `[..., channels, height, width]`, as the model takes them: (x - mean) / std."""
+        mean, std = (images.new_tensor(values)[:, None, None] for values in (self.mean, self.std))
+        return (images - mean) / std
+
+    def to_json(self) -> str:
+        """As JSON, with the version of the format."""
+        return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, indent=2, ensure_ascii=False) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> ModelInfo:
+        """Read what `to_json` wrote."""
+        content = json.loads(text)
+        del content["format"]
+        for name in ("classes", "mean", "std"):
+            content[name] = tuple(content[name])
+        return ModelInfo(**content)
+
+
+def save(model: nn.Module, info: ModelInfo, path: str | Path) -> None:
+    """Write the weights of `model` to `path` (`.safetensors`) and `info` to the `.json` beside it.
+
+    A model that could not be loaded again, because `info` describes another one, is refused.
+    """
+    weights_path, info_path = _pair(path)
+    state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
+    _check_fit(state, _build(info, "auto").state_dict(), "the model to save is not the one that info describes")
+    text = info.to_json().encode()
+    with write_aside(info_path) as aside:
+        aside.write_bytes(text)
+    with write_aside(weights_path) as aside:
+        aside.write_bytes(to_bytes(state, metadata={"format": "pt", _DIGEST: _digest(text, state)}))
+
+
+def load(path: str | Path, backend: str = "auto") -> EquivariantModel:
+    """Read a model that `save` wrote, in evaluation mode; what is known of it is its `info`, a `ModelInfo`.
+
+    Args:
+        path: the `.safetensors` file, the `.json` beside it, or the folder of a run.
+        backend: how attention is computed, see `gevit.attention`.
+
+    >>> import tempfile
+    >>> info = ModelInfo(name="z2_sa", preset="rotmnist", in_channels=1, num_classes=2, classes=("a", "b"),
+    ...                  image_size=28, mean=(0.5,), std=(0.25,))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(create_model("z2_sa", num_classes=2), info, f"{folder}/model.safetensors")
+    ...     load(folder).info.classes
+    ('a', 'b')
+    """
+    weights_path, info_path = _pair(path)
+    text = _read_info(info_path)
+    metadata, state = _read_weights(weights_path)
+    if _DIGEST not in metadata:
+        raise ValueError(
+            f"{weights_path} was not written by gevit.save; weights of the authors' code are read by "
+            "gevit.models.official.load"
+        )
+    if metadata[_DIGEST] != _digest(text, state):
+        raise ValueError(
+            f"{weights_path.name} and {info_path.name} in {weights_path.parent} do not belong together, or one of them "
+            "was changed or damaged; take both from where they were saved, or save the model again"
+        )
+    info = ModelInfo.from_json(text.decode())
+    model = _build(info, backend)
+    _check_fit(state, model.state_dict(), f"the weights in {weights_path} are not those of {info.name!r} here")
+    model.load_state_dict(state)
+    model.info = info  # type: ignore[assignment]  # a module holds any attribute, but torch's types do not say so
+    return model.eval()
+
+
+def info_of(model: nn.Module) -> ModelInfo:
+    """What is known of a model that `load` gave."""
+    info = getattr(model, "info", None)
+    if not isinstance(info, ModelInfo):
+        raise ValueError("only a model that was read with gevit.load knows its classes and its normalisation")
+    return info
+
+
+def pretrained_path(name: str, preset: str = "rotmnist") -> Path:
+    """Where the weights are that come with the package for this model and architecture."""
+    folder = Path(str(resources.files("gevit.models"))) / "pretrained"
+    path = folder / f"{name}_{preset}.safetensors"
+    if not path.is_file():
+        names = sorted(file.stem for file in folder.glob("*.safetensors"))
+        raise ValueError(
+            f"there are no pretrained weights of {name!r} for {preset!r}; "
+            f"there are: {', '.join(names) or 'none in this installation'} (model_preset)"
+        )
+    return path
+
+
+def _pair(path: str | Path) -> tuple[Path, Path]:
+    """The weights file and the JSON file."""
+    path = Path(path)
+    if path.is_dir():
+        path = path / IN_RUN_FOLDER
+    if path.suffix not in (".safetensors", ".json"):
+        raise ValueError(
+            f"expected a .safetensors file, the .json beside it, or a folder with {IN_RUN_FOLDER}, got {path}"
+        )
+    return path.with_suffix(".safetensors"), path.with_suffix(".json")
+
+
+def _build(info: ModelInfo, backend: str) -> EquivariantModel:
+    # Its first weights are random and soon overwritten: the caller's random numbers stay as they are.
+    with torch.random.fork_rng(devices=[]):
+        return create_model(
+            info.name,
+            info.preset,
+            in_channels=info.in_channels,
+            num_classes=info.num_classes,
+            neighborhood=info.neighborhood,
+            encoding=info.encoding,
+            pooling=info.pooling,
+            backend=backend,
+        )
+
+
+def _digest(text: bytes, state: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256(text)
+    for key in sorted(state):
+        digest.update(key.encode())
+        digest.update(state[key].reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _read_info(path: Path) -> bytes:
+    text = _existing(path).read_bytes()
+    try:
+        content = json.loads(text)
+    except ValueError as error:  # of the JSON, or of the characters in it
+        raise ValueError(f"{path} is damaged: {error}; take it from where it was saved") from error
+    version = content.get("format") if isinstance(content, dict) else None
+    if not isinstance(version, int):
+        raise ValueError(f"{path} does not describe a model: expected an object with a number 'format'")
+    if version > FORMAT:
+        raise ValueError(
+            f"{path} has format {version}, written by a newer gevit; this one reads up to {FORMAT}: "
+            "pip install --upgrade gevit"
+        )
+    return text
+
+
+def _read_weights(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    try:
+        with safe_open(_existing(path), framework="pt") as file:
+            names = file.keys()
+            return file.metadata() or {}, {name: file.get_tensor(name) for name in names}
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path} is damaged or cut short ({path.stat().st_size:,} bytes): {error}; "
+            "take it from where it was saved, or save the model again"
+        ) from error
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise ValueError(f"there is no {path}; a model is saved as two files, NAME.safetensors and NAME.json")
+    return path
+
+
+def _check_fit(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], problem: str) -> None:
+    """Names, shapes and number types must be those wanted."""
+    faults = [f"missing {key}" for key in wanted if key not in state]
+    faults += [f"not expected {key}" for key in state if key not in wanted]
+    faults += [
+        f"{key} is {_kind(state[key])}, expected {_kind(value)}"
+        for key, value in wanted.items()
+        if key in state and _kind(state[key]) != _kind(value)
+    ]
+    if faults:
+        more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
+        raise ValueError(f"{problem}: {'; '.join(faults[:3])}{more}")
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

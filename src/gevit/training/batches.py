@@ -1,0 +1,97 @@
+"""The batch of a step: a function of the step alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from gevit.data import Split
+from gevit.training.randomness import For, generator_for
+
+Batch = tuple[Float[Tensor, "batch channels height width"], Int[Tensor, " batch"]]
+
+
+class StepBatches(Dataset[Batch]):
+    """Maps a step to this process's share of its batch, augmented and normalised.
+
+    Every process works out the whole batch's order and random angles and takes its own slice, so that the same images
+    meet the same angles however many processes share a batch. An incomplete last batch of an epoch is dropped; the
+    order differs from epoch to epoch, so no image is left out for long.
+
+    Args:
+        split: the training images.
+        normalize: from pixels in [0, 1] to what the network sees.
+        batch_size: images a step, over all processes.
+        seed: of order and augmentation.
+        rotate: turn half of the images by random angles; the others stay as sharp as they were.
+        flip: mirror half of the images.
+        rank: which share.
+        world_size: how many shares.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        normalize: Callable[[Tensor], Tensor],
+        batch_size: int,
+        seed: int,
+        rotate: bool = False,
+        flip: bool = False,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.split = split
+        self.normalize = normalize
+        self.batch_size = batch_size
+        self.seed = seed
+        self.rotate, self.flip = rotate, flip
+        share = batch_size // world_size
+        self.share = slice(rank * share, (rank + 1) * share)
+        self._order: tuple[int, Tensor] = (-1, torch.empty(0))
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Whole batches in an epoch."""
+        return len(self.split) // self.batch_size
+
+    def __getitem__(self, step: int) -> Batch:
+        epoch, position = divmod(step, self.steps_per_epoch)
+        if self._order[0] != epoch:
+            self._order = (epoch, torch.randperm(len(self.split), generator=generator_for(self.seed, For.ORDER, epoch)))
+        indices = self._order[1][position * self.batch_size :][: self.batch_size][self.share]
+        return self.normalize(self._augment(self.split.images(indices), step)), self.split.labels[indices]
+
+    def _augment(self, images: Tensor, step: int) -> Tensor:
+        if not (self.rotate or self.flip):
+            return images
+        generator = generator_for(self.seed, For.AUGMENTATION, step)
+        mirrored, turned, angles = torch.rand((3, self.batch_size), generator=generator)[:, self.share]
+        if self.flip:
+            images = _where(mirrored < 0.5, images.flip(-1), images)
+        if self.rotate:
+            images = _where(turned < 0.5, turn(images, 2 * math.pi * angles), images)
+        return images
+
+
+def turn(
+    images: Float[Tensor, "batch channels height width"], angles: Float[Tensor, " batch"]
+) -> Float[Tensor, "batch channels height width"]:
+    """Each image, pixels in [0, 1], turned about its centre by its angle in radians, counter-clockwise.
+
+    Bicubic, which blurs less than bilinear: attention is sensitive to sharpness. Outside, the border pixel goes on.
+    """
+    cos, sin, zero = angles.cos(), angles.sin(), torch.zeros_like(angles)
+    aspect = images.shape[-1] / images.shape[-2]
+    matrices = torch.stack([cos, -sin / aspect, zero, sin * aspect, cos, zero], dim=1).view(-1, 2, 3)
+    grid = F.affine_grid(matrices, list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, mode="bicubic", padding_mode="border", align_corners=False).clamp(0, 1)
+
+
+def _where(chosen: Tensor, one: Tensor, other: Tensor) -> Tensor:
+    return torch.where(chosen.view(-1, 1, 1, 1), one, other)

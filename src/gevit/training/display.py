@@ -1,0 +1,90 @@
+"""What a person watching a run sees."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from gevit.training.config import TrainConfig
+
+
+class Display:
+    """A progress bar over all steps on a terminal, and a line after each epoch everywhere.
+
+    Args:
+        config: of the run.
+        steps: of the whole run.
+        step: steps done already.
+        visible: False on all processes but the first.
+    """
+
+    def __init__(self, config: TrainConfig, steps: int, step: int, visible: bool) -> None:
+        self.console = Console(stderr=True, quiet=not visible, soft_wrap=True)
+        self._epochs, self._steps_per_epoch = config.epochs, steps // config.epochs
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]}  {task.fields[speed]} images/s  best {task.fields[best]}"),
+            TimeElapsedColumn(),
+            TextColumn("ETA"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not visible or not self.console.is_terminal,
+        )
+        self._task = self._progress.add_task("", total=steps, completed=step, loss="-", speed="-", best="-")
+
+    def __enter__(self) -> Display:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def say(self, message: str) -> None:
+        """A line of text."""
+        self.console.print(message, highlight=False)
+
+    def step(self, row: dict[str, float]) -> None:
+        """Show the last step."""
+        self._progress.update(
+            self._task,
+            completed=row["step"],
+            description=f"epoch {int(row['epoch'])}/{self._epochs}",
+            loss=f"{row['loss']:.3f}",
+            speed=f"{row['images_per_second']:.0f}",
+        )
+
+    @contextlib.contextmanager
+    def validation(self, images: int) -> Iterator[Callable[[int], None]]:
+        """Show how far a validation is; yields a function that is told how many images more are done."""
+        done = 0
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            self._progress.update(self._task, description=f"validating {100 * done // images}%")
+
+        yield advance
+
+    def epoch(self, row: dict[str, float], best: dict[str, float], is_best: bool) -> None:
+        """Show an epoch's outcome."""
+        self._progress.update(self._task, best=f"{best['valid_accuracy']:.2%} (epoch {int(best['epoch'])})")
+        self.say(
+            f"epoch {int(row['epoch']):3d}/{self._epochs}  train loss {row['train_loss']:.4f} acc "
+            f"{row['train_accuracy']:.2%}  valid loss {row['valid_loss']:.4f} acc {row['valid_accuracy']:.2%}  "
+            f"{row['images_per_second']:.0f} images/s  {row['seconds']:.0f} s{'  *' if is_best else ''}"
+        )
+
+    @contextlib.contextmanager
+    def bar(self, title: str, images: int) -> Iterator[Callable[[int], None]]:
+        """A bar of its own, for what comes after training; yields a function that is told how many more are done."""
+        with Progress(console=self.console, disable=self._progress.disable, transient=True) as progress:
+            task = progress.add_task(title, total=images)
+            yield lambda count: progress.update(task, advance=count)

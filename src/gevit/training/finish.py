@@ -1,0 +1,84 @@
+"""The end of a run: the best weights meet the test images, once, and the report is written."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import nn
+
+from gevit.data import DataSet
+from gevit.environment import environment
+from gevit.evaluation.evaluate import accuracy_by_angle, equivariance_of, evaluate
+from gevit.persistence import ModelInfo, save
+from gevit.training.config import TrainConfig
+from gevit.training.display import Display
+from gevit.training.report import RunRecord, write_report
+from gevit.training.setup import make_model
+from gevit.training.state import RunState
+
+# Enough to see the shape of the curve, few enough to take seconds.
+ANGLES, IMAGES_BY_ANGLE, IMAGES_FOR_EQUIVARIANCE = 12, 100, 4
+
+
+def finish(
+    config: TrainConfig, info: ModelInfo, data: DataSet, state: RunState, command: str, display: Display
+) -> dict[str, Any]:
+    """Test the best weights, write `model.safetensors` with what is known of it, and the report; returns its facts."""
+    best = state.progress.best
+    assert best is not None, "a run has at least one epoch"
+    model: Any = make_model(config, info)
+    model.load_state_dict(state.best_weights)
+    model.eval()
+    display.say(f"testing the weights of epoch {int(best['epoch'])}, the best on validation")
+    with display.bar("testing", len(data.test)) as progress:
+        test = evaluate(model, data.test, data.normalize, progress=progress)
+    some = torch.arange(min(IMAGES_BY_ANGLE, len(data.test)))
+    by_angle = accuracy_by_angle(
+        model, data.test.images(some), data.test.labels[some], data.normalize, [360 * k / ANGLES for k in range(ANGLES)]
+    )
+    images = data.normalize(data.test.images(some[:IMAGES_FOR_EQUIVARIANCE]))
+    logits, maps = equivariance_of(model, images)
+    record = RunRecord(
+        title=f"{config.model} on {data.name}",
+        config=dataclasses.asdict(config),
+        command=command,
+        environment=environment(),
+        parameters=count_parameters(model),
+        history=state.progress.history,
+        best_epoch=int(best["epoch"]),
+        seconds=state.progress.seconds,
+        data_note=data.note,
+        test=test,
+        equivariance=logits,
+        equivariance_maps=maps,
+        by_angle=by_angle,
+        classes=data.classes,
+        selected_by_validation=True,
+    )
+    trained = {
+        "seed": config.seed,
+        **best,
+        "test_accuracy": test.accuracy,
+        "test_images": test.n,
+        "training_seconds": state.progress.seconds,
+        "command": command,
+    }
+    save(model, dataclasses.replace(info, trained=trained), config.folder / "model.safetensors")
+    write_report(config.folder, record)
+    return {
+        "model": str(config.folder / "model.safetensors"),
+        "report": str(config.folder / "report.html"),
+        "parameters": record.parameters,
+        "best_epoch": record.best_epoch,
+        "valid_accuracy": best["valid_accuracy"],
+        "test_accuracy": test.accuracy,
+        "equivariance": {"logits": record.equivariance.worst, "feature_maps": record.equivariance_maps.worst},
+        "seconds": record.seconds,
+    }
+
+
+def count_parameters(model: nn.Module) -> int:
+    """How many numbers are learned."""
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,98 @@
+"""Putting a run together: devices, data, model, optimizer."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+import torch
+from lightning.fabric import Fabric
+from torch import nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from gevit.data import DataSet, Split, open_dataset
+from gevit.layers import GroupAttention, LiftingAttention
+from gevit.models import create_model
+from gevit.persistence import ModelInfo
+from gevit.training.config import TrainConfig
+from gevit.training.randomness import For, generator_for, seed_for
+
+
+def make_fabric(config: TrainConfig) -> Fabric:
+    """Devices and processes; those that torchrun started, if it did."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes = int(os.environ["WORLD_SIZE"]) // devices
+    else:
+        devices, nodes = config.devices, config.nodes
+    precision = {"float32": "32-true", "bfloat16": "bf16-mixed"}[config.precision]
+    return Fabric(
+        accelerator=config.accelerator,
+        devices=devices or "auto",
+        num_nodes=nodes,
+        strategy="ddp" if (devices or 1) * nodes > 1 else "auto",
+        precision=precision,  # type: ignore[arg-type]
+    )
+
+
+def open_data(config: TrainConfig) -> DataSet:
+    """The data set, cut to the limits; what is left of a split does not depend on the run's seed."""
+    data = open_dataset(config.data, config.data_root, image_size=config.image_size, skip_corrupt=config.skip_corrupt)
+    limits = {"train": config.limit_train, "valid": config.limit_valid, "test": config.limit_test}
+    return dataclasses.replace(
+        data, **{name: _limited(getattr(data, name), limit) for name, limit in limits.items() if limit}
+    )
+
+
+def _limited(split: Split, limit: int) -> Split:
+    if limit >= len(split):
+        return split
+    return split.subset(torch.randperm(len(split), generator=generator_for(0, For.SUBSET))[:limit])
+
+
+def describe_model(config: TrainConfig, data: DataSet) -> ModelInfo:
+    """What is to be trained."""
+    return ModelInfo(
+        name=config.model,
+        preset=config.preset or data.preset,
+        in_channels=data.channels,
+        num_classes=len(data.classes),
+        neighborhood=config.neighborhood,
+        encoding=config.encoding,
+        pooling=config.pooling,
+        classes=data.classes,
+        image_size=data.image_size,
+        mean=data.mean,
+        std=data.std,
+        data=data.name,
+    )
+
+
+def make_model(config: TrainConfig, info: ModelInfo) -> nn.Module:
+    """A model with its first weights, drawn from the run's seed."""
+    torch.manual_seed(seed_for(config.seed, For.WEIGHTS))
+    model = create_model(
+        info.name,
+        info.preset,
+        info.in_channels,
+        info.num_classes,
+        neighborhood=info.neighborhood,
+        encoding=info.encoding,
+        pooling=info.pooling,
+        backend=config.backend,
+    )
+    if config.dropout is not None:
+        for layer in model.modules():
+            if isinstance(layer, nn.Dropout):
+                layer.p = config.dropout
+            elif isinstance(layer, (LiftingAttention, GroupAttention)):
+                layer.dropout = config.dropout
+    return model
+
+
+def make_optimizer(config: TrainConfig, model: nn.Module) -> Optimizer:
+    """The optimizer; its learning rate is set at every step."""
+    if config.optimizer == "sgd":
+        return SGD(model.parameters(), config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
+    kind = {"adam": Adam, "adamw": AdamW}[config.optimizer]
+    return kind(model.parameters(), config.lr, weight_decay=config.weight_decay)

@@ -1,0 +1,160 @@
+"""`gevit train` in processes of its own, to be killed, starved and resumed, and what remains of them compared.
+
+A `Life` is forked from a server that has imported torch and Lightning already: a real process for a tenth of the time.
+"""
+
+from __future__ import annotations
+
+import csv
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+
+from gevit.data import load_digits
+from gevit.training.checkpoint import Checkpoint, newest_good_checkpoint
+
+PATIENCE = 300
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+TIMES = {"seconds", "images_per_second", "epoch_seconds"}
+
+_forks = multiprocessing.get_context("forkserver")
+_forks.set_forkserver_preload(["pytest", "gevit.training.loop", "gevit.training.finish", "torch.utils.tensorboard"])
+
+
+class Life:
+    """One process of `gevit`.
+
+    Args:
+        arguments: of the command line.
+        home: its working folder; what it prints goes to a file there.
+        prepare: called in the process before anything else, to have a fault happen at a certain place.
+        environment: more variables.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        home: Path,
+        prepare: Callable[[], None] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._printed = home / f"printed-{len(list(home.glob('printed-*')))}.txt"
+        self._process = _forks.Process(
+            target=_live, args=(list(arguments), home, self._printed, prepare, dict(environment or {}))
+        )
+        with mock.patch.dict(os.environ, ONE_THREAD):  # the first start is that of the server
+            self._process.start()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
+
+    @property
+    def output(self) -> str:
+        return self._printed.read_text()
+
+    def end(self) -> int:
+        """Wait for the exit code, which is minus the signal that killed it."""
+        self._process.join(PATIENCE)
+        if self._process.exitcode is None:
+            self._process.kill()
+            raise TimeoutError(f"still running after {PATIENCE} s; it said: {self.output}")
+        return self._process.exitcode
+
+
+def _live(
+    arguments: list[str],
+    home: Path,
+    printed: Path,
+    prepare: Callable[[], None] | None,
+    environment: dict[str, str],
+) -> None:
+    os.environ.update(environment)
+    os.chdir(home)
+    file = os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    torch.set_num_threads(1)
+    sys.argv = ["gevit", *arguments]
+    if prepare:
+        prepare()
+    from gevit.cli import main
+
+    sys.exit(main(arguments))
+
+
+def cold(arguments: Sequence[str], home: Path) -> subprocess.CompletedProcess[str]:
+    """Run `gevit` as a user does, from nothing."""
+    return subprocess.run(
+        [sys.executable, "-m", "gevit", *arguments],
+        cwd=home,
+        env=os.environ | ONE_THREAD,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+
+
+def write_digits(root: Path, train: int = 24, valid: int = 8, test: int = 8) -> None:
+    """A few real digits under the name `rotmnist-rebuilt`, which are opened in no time."""
+    images, labels = load_digits()
+    order = np.random.default_rng(0).permutation(len(labels))
+    arrays = {}
+    for split, members in zip(
+        ("train", "valid", "test"), np.split(order, np.cumsum((train, valid, test))), strict=False
+    ):
+        arrays[f"x_{split}"] = images[members, 0].numpy()
+        arrays[f"y_{split}"] = labels[members].numpy()
+    root.mkdir(parents=True, exist_ok=True)
+    np.savez(root / "rotmnist_rebuilt.npz", **arrays)
+
+
+def last_checkpoint(run: Path) -> Checkpoint:
+    checkpoint, faults = newest_good_checkpoint(run / "checkpoints")
+    assert checkpoint is not None
+    assert not faults
+    return checkpoint
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """The same to the last bit: weights, optimizer, best model and logs, all but the times."""
+    a, b = last_checkpoint(one), last_checkpoint(other)
+    assert_same_tensors(a.tensors, b.tensors)
+    assert without_times(a.facts) == without_times(b.facts)
+    assert_same_tensors(load_file(one / "model.safetensors"), load_file(other / "model.safetensors"))
+    for name in ("steps.csv", "metrics.csv"):
+        assert rows(one / name) == rows(other / name)
+    assert not [path.name for path in other.rglob(".*")]
+
+
+def assert_same_tensors(a: Mapping[str, torch.Tensor], b: Mapping[str, torch.Tensor]) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        assert a[name].dtype == b[name].dtype
+        assert torch.equal(a[name], b[name]), name
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a log, without times."""
+    with path.open(newline="") as file:
+        return [without_times(row) for row in csv.DictReader(file)]
+
+
+def without_times(facts: Any) -> Any:
+    if isinstance(facts, Mapping):
+        return {name: without_times(value) for name, value in facts.items() if name not in TIMES}
+    return [without_times(value) for value in facts] if isinstance(facts, list) else facts

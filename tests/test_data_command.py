@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gevit.data import command, open_dataset
+from gevit.data.preview import contact_sheet
+
+
+def gevit_data(*words: object) -> int:
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return command.run(parser.parse_args([str(word) for word in words]))
+
+
+@pytest.fixture
+def rebuilt(tmp_path: Path) -> Path:
+    """A root with a small rotmnist-rebuilt."""
+    arrays = {f"x_{split}": np.zeros((20, 28, 28), np.uint8) for split in ("train", "valid", "test")}
+    labels = {f"y_{split}": np.arange(20) % 10 for split in ("train", "valid", "test")}
+    np.savez(tmp_path / "rotmnist_rebuilt.npz", **arrays, **labels)  # type: ignore[arg-type]
+    return tmp_path
+
+
+def test_list(rebuilt: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gevit_data("list", "--json", "--data-root", rebuilt) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["root"] == str(rebuilt)
+    assert {entry["name"]: entry["present"] for entry in answer["datasets"]} == {
+        "digits": True,
+        "rotmnist": False,
+        "rotmnist-rebuilt": True,
+        "cifar10": False,
+        "pcam": False,
+    }
+    assert gevit_data("list", "--data-root", rebuilt) == 0
+    table = capsys.readouterr().out
+    assert "327,680" in table
+    assert "3x96x96" in table
+
+
+def test_prepare_and_verify(rebuilt: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gevit_data("prepare", "rotmnist-rebuilt", "--data-root", rebuilt) == 0
+    assert f"rotmnist-rebuilt is in {rebuilt}" in capsys.readouterr().out
+    assert gevit_data("verify", "--data-root", rebuilt) == 0
+    path = rebuilt / "rotmnist_rebuilt.npz"
+    assert f"rotmnist-rebuilt: {path}: ok (as recorded)" in capsys.readouterr().out.splitlines()
+
+    path.write_bytes(path.read_bytes()[:-1])
+    assert gevit_data("verify", "rotmnist-rebuilt", "--json", "--data-root", rebuilt) == 1
+    (finding,) = json.loads(capsys.readouterr().out)
+    assert (finding["status"], finding["file"]) == ("changed", str(path))
+    path.unlink()
+    assert gevit_data("verify", "--data-root", rebuilt) == 1, "what was recorded is missed"
+    assert gevit_data("verify", "pcam", "--data-root", rebuilt) == 1
+
+
+def test_preview(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "new" / "sheet.png"
+    assert gevit_data("preview", "digits", "--split", "test", "--rows", "4", "--out", out) == 0
+    assert "5,000 MNIST digits" in capsys.readouterr().out
+    assert os.listdir(out.parent) == ["sheet.png"]
+    with pytest.raises(ValueError, match="--rows must be a positive integer, got 0"):
+        gevit_data("preview", "digits", "--rows", "0", "--out", out)
+    with pytest.raises(ValueError, match="unknown split 'exam'"):
+        gevit_data("preview", "digits", "--split", "exam", "--out", out)
+
+
+def test_a_contact_sheet_shows_the_first_images_of_each_class() -> None:
+    dataset = open_dataset("digits")
+    sheet = np.asarray(contact_sheet(dataset, "valid", count=3).convert("L"))
+    for label in range(10):
+        members = (dataset.valid.labels == label).nonzero().flatten()[:3]
+        for image in dataset.valid.images(members)[:, 0]:
+            pixels = (image * 255).round().byte().numpy().repeat(2, 0).repeat(2, 1)
+            windows = np.lib.stride_tricks.sliding_window_view(sheet, pixels.shape)
+            assert (windows[:, :, 28, 28] == pixels[28, 28]).any()
+            assert any((windows[row, column] == pixels).all() for row, column in _candidates(windows, pixels))
+
+
+def _candidates(windows: np.ndarray, pixels: np.ndarray) -> np.ndarray:
+    """Places where a few pixels agree."""
+    probe = [(0, 0), (28, 28), (20, 30), (30, 20), (36, 28), (28, 36)]
+    return np.argwhere(np.logical_and.reduce([windows[:, :, r, c] == pixels[r, c] for r, c in probe]))
+
+
+def test_many_classes_make_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for label in range(21):
+        for number in range(3):
+            path = tmp_path / "images" / f"a class with a long name {label}" / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (32, 32), (10 * label, 100, 50 * number)).save(path)
+    assert gevit_data("preview", tmp_path / "images", "--rows", "3", "--out", tmp_path / "grid.png") == 0
+    with Image.open(tmp_path / "grid.png") as sheet:
+        assert sheet.width < 400
+        assert sheet.height < 400
+
+
+def test_flags_are_declared_without_torch() -> None:
+    code = (
+        "import argparse, sys; from gevit.data import command; command.add_arguments(argparse.ArgumentParser());"
+        "sys.exit(any(name in sys.modules for name in ('torch', 'PIL', 'h5py', 'pooch', 'rich')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,365 @@
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+import gevit
+from gevit.cli import main
+from gevit.data import open_dataset
+from gevit.data.dataset import MemorySplit
+from gevit.evaluation.charts import angle_figure
+from gevit.evaluation.evaluate import (
+    accuracy_by_angle,
+    choose,
+    equivariance_of,
+    equivariance_rows,
+    evaluate,
+    predict_logits,
+    rotate,
+)
+from gevit.evaluation.metrics import area_under_roc, confusion_matrix, score, wilson_interval
+from gevit.evaluation.predict import find_images, predict
+from gevit.persistence import ModelInfo
+
+DIGITS = tuple("0123456789")
+
+
+def info(**change: Any) -> ModelInfo:
+    facts: dict[str, Any] = {
+        "name": "z2_sa",
+        "preset": "rotmnist",
+        "in_channels": 1,
+        "num_classes": 10,
+        "classes": DIGITS,
+        "image_size": 28,
+        "mean": (0.1307,),
+        "std": (0.3081,),
+        "data": "digits",
+        **change,
+    }
+    return ModelInfo(**facts)
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run, with a small model of random weights."""
+    folder = tmp_path_factory.mktemp("run")
+    torch.manual_seed(0)
+    gevit.save(gevit.create_model("r4_sa", neighborhood=3), info(name="r4_sa", neighborhood=3), folder / "model.json")
+    return folder
+
+
+class TestMetrics:
+    def test_a_hand_made_example(self) -> None:
+        # true 0: predicted 0, 0, 1; true 1: predicted 1; true 2: predicted 0, 2
+        predicted, labels = torch.tensor([0, 0, 1, 1, 0, 2]), torch.tensor([0, 0, 0, 1, 2, 2])
+        logits = 5 * nn.functional.one_hot(predicted, 3).double()
+        result = score(logits, labels)
+        assert result.confusion == ((2, 1, 0), (0, 1, 0), (1, 0, 1))
+        assert result.n == 6
+        assert result.accuracy == pytest.approx(4 / 6)
+        first, second, third = result.per_class
+        assert (first.precision, first.recall, first.support) == pytest.approx((2 / 3, 2 / 3, 3))
+        assert (second.precision, second.recall, second.f1) == pytest.approx((0.5, 1.0, 2 / 3))
+        assert (third.precision, third.recall, third.support) == (1.0, 0.5, 2)
+        right, wrong = math.log(1 + 2 * math.exp(-5)), 5 + math.log(1 + 2 * math.exp(-5))
+        assert result.loss == pytest.approx((4 * right + 2 * wrong) / 6)
+        assert result.auc is None
+
+    def test_a_class_that_never_occurs_scores_nothing(self) -> None:
+        result = score(torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([0]))
+        assert (result.per_class[2].precision, result.per_class[2].recall, result.per_class[2].f1) == (0, 0, 0)
+
+    def test_auc_by_counting_pairs(self) -> None:
+        scores, positive = torch.randint(6, (40,)).double(), torch.rand(40) < 0.4
+        pairs = [(a > b) + 0.5 * (a == b) for a in scores[positive] for b in scores[~positive]]
+        assert area_under_roc(scores, positive) == pytest.approx(float(sum(pairs)) / len(pairs))
+
+    def test_auc_of_perfect_reversed_and_one_sided_scores(self) -> None:
+        scores, positive = torch.arange(4.0), torch.tensor([False, False, True, True])
+        assert area_under_roc(scores, positive) == 1.0
+        assert area_under_roc(-scores, positive) == 0.0
+        assert area_under_roc(scores, torch.ones(4, dtype=torch.bool)) is None
+
+    def test_agrees_with_torchmetrics(self) -> None:
+        functional = pytest.importorskip("torchmetrics.functional.classification")
+        logits, labels = torch.randn(200, 2), torch.randint(2, (200,))
+        result = score(logits, labels)
+        assert result.auc == pytest.approx(float(functional.binary_auroc(logits.softmax(1)[:, 1], labels)), abs=1e-6)
+        wanted = functional.multiclass_confusion_matrix(logits.argmax(1), labels, 2)
+        assert torch.equal(confusion_matrix(logits.argmax(1), labels, 2), wanted)
+        f1 = functional.multiclass_f1_score(logits, labels, 2, average=None)
+        assert [scores.f1 for scores in result.per_class] == pytest.approx(f1.tolist(), abs=1e-6)
+
+    @pytest.mark.parametrize(
+        ("share", "n", "low", "high"),
+        [(0.5, 10, 0.2366, 0.7634), (0.0, 20, 0.0, 0.1611), (1.0, 20, 0.8389, 1.0), (0.972, 500, 0.9536, 0.9832)],
+    )
+    def test_wilson_interval(self, share: float, n: int, low: float, high: float) -> None:
+        assert wilson_interval(share, n) == pytest.approx((low, high), abs=1e-4)
+
+    def test_json_is_plain(self) -> None:
+        answer = json.loads(json.dumps(score(torch.eye(2), torch.tensor([0, 1])).to_json()))
+        assert answer["accuracy"] == 1.0
+        assert answer["confusion"] == [[1, 0], [0, 1]]
+        assert answer["accuracy_interval"][1] == 1.0
+
+
+class Brightest(nn.Module):
+    """Finds which half of an image is brighter: left (0) or right (1)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        half = x.shape[-1] // 2
+        sums = torch.stack([x[..., :half].sum((1, 2, 3)), x[..., half:].sum((1, 2, 3))], 1)
+        kept: Tensor = self.dropout(torch.ones_like(sums))
+        return kept * self.scale * sums
+
+
+def halves(n: int) -> tuple[Tensor, Tensor]:
+    labels = torch.arange(n) % 2
+    images = torch.zeros(n, 1, 8, 8, dtype=torch.uint8)
+    for image, label in zip(images, labels, strict=True):
+        image[..., 4 * label : 4 * label + 4] = 255
+    return images, labels
+
+
+class TestEvaluate:
+    @pytest.mark.parametrize("batch_size", [1, 3, 64])
+    def test_batches_do_not_matter(self, batch_size: int) -> None:
+        seen: list[int] = []
+        result = evaluate(Brightest(), MemorySplit(*halves(7)), lambda x: x - 0.5, batch_size, seen.append)
+        assert (result.n, result.accuracy, result.auc) == (7, 1.0, 1.0)
+        assert sum(seen) == 7
+
+    def test_evaluation_mode_and_back(self) -> None:
+        model = Brightest()
+        evaluate(model, MemorySplit(*halves(4)), lambda x: x)
+        assert model.training
+        predict_logits(model.eval(), torch.ones(1, 1, 8, 8))
+        assert not model.training
+
+    def test_a_model_that_gives_nan_is_named(self) -> None:
+        model = Brightest()
+        nn.init.constant_(model.scale, math.nan)
+        with pytest.raises(ValueError, match="not finite for 2 of 2 images"):
+            evaluate(model, MemorySplit(*halves(2)), lambda x: x)
+
+    def test_no_images(self) -> None:
+        images, labels = halves(2)
+        with pytest.raises(ValueError, match="no images"):
+            evaluate(Brightest(), MemorySplit(images[:0], labels[:0]), lambda x: x)
+
+    def test_accuracy_follows_the_angle(self) -> None:
+        images, labels = halves(6)
+        found = accuracy_by_angle(Brightest(), images.float() / 255, labels, lambda x: x, [0.0, 45.0, 180.0, 330.0])
+        assert found == {0.0: 1.0, 45.0: 1.0, 180.0: 0.0, 330.0: 1.0}
+
+    def test_quarter_turns_are_exact_and_others_turn_the_same_way(self) -> None:
+        image = torch.rand(1, 2, 9, 9)
+        assert torch.equal(rotate(image, 90.0), torch.rot90(image, 1, (-2, -1)))
+        assert torch.equal(rotate(image, -90.0), torch.rot90(image, -1, (-2, -1)))
+        assert torch.equal(rotate(image, 360.0), image)
+        nearly = rotate(image, 90.0001)
+        assert torch.allclose(nearly, rotate(image, 90.0), atol=1e-3)
+
+    def test_a_subset_is_always_the_same_and_has_every_class_in_its_share(self) -> None:
+        labels = torch.randint(10, (1000,)) % 7  # classes 0 to 2 are twice as frequent
+        chosen = choose(labels, 100)
+        assert torch.equal(chosen, choose(labels, 100))
+        assert len(chosen.unique()) == 100
+        share = labels.bincount() / 10
+        assert (labels[chosen].bincount() - share).abs().max() <= 1
+        assert choose(labels[:4], 10).tolist() == [0, 1, 2, 3]
+
+    def test_equivariance_of_logits_and_maps(self) -> None:
+        model = gevit.create_model("d1_sa", neighborhood=3).eval()
+        rows = equivariance_rows(*equivariance_of(model, torch.randn(1, 1, 28, 28)))
+        assert [row["name"] for row in rows] == ["identity", "flip"]
+        assert rows[0]["logits"]["worst"] == 0
+        assert 0 < rows[1]["feature_maps"]["worst"] < 1e-5
+
+
+class TestEvaluateCommand:
+    def test_json_and_files(self, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        flags = ["--data", "digits", "--limit", "5", "--angles", "4", "--batch-size", "3"]
+        out = tmp_path / "new"
+        assert main(["evaluate", "--checkpoint", str(run_folder), *flags, "--json", "--out", str(out)]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert json.loads((out / "evaluation.json").read_text()) == answer
+        assert sorted(path.name for path in out.iterdir()) == ["angle.png", "angle.svg", "evaluation.json"]
+
+        data = open_dataset("digits")
+        model = gevit.load(run_folder)
+        some = choose(data.test.labels, 5)
+        logits = predict_logits(model, data.normalize(data.test.images(some)))
+        wanted = float((logits.argmax(1) == data.test.labels[some]).double().mean())
+        assert answer["accuracy"] == pytest.approx(wanted)
+        assert np.array(answer["confusion"]).sum() == 5
+        # the model is invariant: quarter turns change nothing
+        assert set(answer["by_angle"]["accuracy"].values()) == {answer["accuracy"]}
+        assert [row["name"] for row in answer["equivariance"]["elements"]] == ["identity", "90°", "180°", "270°"]
+
+    def test_tables(self, run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        arguments = ["--checkpoint", str(run_folder / "model.safetensors"), "--data", "digits", "--split", "valid"]
+        assert main(["evaluate", *arguments, "--limit", "2", "--angles", "0"]) == 0
+        printed = capsys.readouterr().out
+        assert "r4_sa on digits, valid" in printed
+        assert "accuracy (95% interval)" in printed
+        assert "as the images turn" not in printed
+
+    def test_a_folder_of_images_of_other_sizes(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        gevit.save(
+            gevit.create_model("z2_sa", num_classes=2, neighborhood=3),
+            info(num_classes=2, classes=("dark", "light"), neighborhood=3),
+            tmp_path / "model.safetensors",
+        )
+        for split in ("train", "valid", "test"):
+            for name, level in (("dark", 10), ("light", 200)):
+                (tmp_path / "images" / split / name).mkdir(parents=True)
+                for k in range(2):
+                    Image.new("RGB", (40 + k, 50), (level,) * 3).save(tmp_path / "images" / split / name / f"{k}.png")
+        arguments = ["--checkpoint", str(tmp_path), "--data", str(tmp_path / "images")]
+        assert main(["evaluate", *arguments, "--angles", "0", "--json"]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert (answer["n"], answer["classes"]) == (4, ["dark", "light"])
+        assert answer["auc"] is not None
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"in_channels": 3, "mean": (0.5,) * 3, "std": (0.5,) * 3}, "takes images of 3 channels, those of digits"),
+            ({"num_classes": 2, "classes": ("a", "b")}, "knows the classes a, b, digits has 0, 1, 2"),
+            ({"classes": DIGITS[::-1]}, "must be the same, in the same order"),
+        ],
+    )
+    def test_data_of_another_kind(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], message: str
+    ) -> None:
+        facts = info(**change)
+        model = gevit.create_model("z2_sa", in_channels=facts.in_channels, num_classes=facts.num_classes)
+        gevit.save(model, facts, tmp_path / "model.safetensors")
+        assert main(["evaluate", "--checkpoint", str(tmp_path), "--data", "digits"]) == 2
+        assert message in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("flags", "message"),
+        [
+            ([], "which model? give --checkpoint PATH, or --model NAME --pretrained"),
+            (["--model", "r4_sa"], "which model?"),
+            (["--model", "nothing", "--pretrained"], "no pretrained weights of 'nothing'"),
+            (["--checkpoint", "RUN", "--pretrained"], "leave one of them out"),
+            (["--checkpoint", "RUN", "--model", "d4_sa"], "holds a r4_sa, not a d4_sa"),
+            (["--checkpoint", "RUN", "--limit", "0"], "--limit must be at least 1"),
+            (["--checkpoint", "RUN", "--batch-size", "0"], "--batch-size must be at least 1"),
+            (["--checkpoint", "RUN/none.safetensors"], "there is no"),
+        ],
+    )
+    def test_flags_that_make_no_sense(
+        self, run_folder: Path, capsys: pytest.CaptureFixture[str], flags: list[str], message: str
+    ) -> None:
+        flags = [flag.replace("RUN", str(run_folder)) for flag in flags]
+        assert main(["evaluate", *flags, "--data", "digits"]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_the_chart_closes_the_circle_and_needs_no_interval() -> None:
+    for images, bands in ((50, 1), (0, 0)):
+        axes = angle_figure({0.0: 0.9, 180.0: 0.5}, images).axes[0]
+        assert np.array(axes.lines[0].get_xdata()).tolist() == [0, 180, 360]
+        assert np.array(axes.lines[0].get_ydata()).tolist() == pytest.approx([90, 50, 90])
+        assert len(axes.collections) == bands
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One digit in many formats, a broken file, and files that are no images."""
+    folder = tmp_path_factory.mktemp("pictures")
+    data = open_dataset("digits")
+    pixels = (255 * data.test.images(torch.tensor([0]))[0, 0]).round().byte().numpy()
+    grey = Image.fromarray(pixels)
+    (folder / "deep").mkdir()
+    grey.save(folder / "grey.png")
+    grey.convert("RGB").save(folder / "colour.bmp")
+    Image.merge("RGBA", [grey, grey, grey, Image.new("L", grey.size, 255)]).save(folder / "deep" / "rgba.png")
+    Image.fromarray(pixels.astype(np.uint16) * 257).save(folder / "deep" / "sixteen.png")
+    grey.save(folder / "grey.JPEG", quality=95)
+    grey.resize((280, 280), Image.Resampling.NEAREST).save(folder / "large.tif")
+    (folder / "notes.txt").write_text("no image")
+    (folder / ".hidden.png").write_bytes(b"")
+    return folder
+
+
+class TestPredict:
+    def test_every_format_gives_the_same_answer(self, run_folder: Path, pictures: Path) -> None:
+        model = gevit.load(run_folder)
+        found = {p.path.name: p for p in predict(model, find_images([str(pictures)]), top=10, batch_size=4)}
+        assert set(found) == {"grey.png", "colour.bmp", "rgba.png", "sixteen.png", "grey.JPEG", "large.tif"}
+        data = open_dataset("digits")
+        logits = predict_logits(model, data.normalize(data.test.images(torch.tensor([0]))))
+        for name, prediction in found.items():
+            wanted = [float(logits.softmax(1)[0, DIGITS.index(c)]) for c in prediction.classes]
+            lossy = name.startswith(("grey.JPEG", "large"))
+            assert list(prediction.probabilities) == pytest.approx(wanted, abs=0.1 if lossy else 1e-5)
+            assert sum(prediction.probabilities) == pytest.approx(1)
+            assert list(prediction.probabilities) == sorted(prediction.probabilities, reverse=True)
+
+    def test_names_folders_and_globs(self, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(pictures)
+        assert find_images(["grey.png", "./deep", "*.png"]) == [
+            Path("grey.png"),
+            Path("deep/rgba.png"),
+            Path("deep/sixteen.png"),
+        ]
+        assert [path.name for path in find_images(["**/*.png"])] == ["rgba.png", "sixteen.png", "grey.png"]
+        (pictures / "odd[1].png").write_bytes(b"")
+        assert find_images(["odd[1].png"]) == [Path("odd[1].png")]
+        (pictures / "odd[1].png").unlink()
+
+    def test_no_images(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match=r"no file matches .*\*\.png"):
+            find_images([f"{tmp_path}/*.png"])
+        with pytest.raises(ValueError, match="no images in"):
+            find_images([str(tmp_path)])
+
+    def test_unreadable_files_are_named_and_the_others_predicted(
+        self, run_folder: Path, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        whole = (pictures / "grey.png").read_bytes()
+        (tmp_path / "a.png").write_bytes(whole[:100])
+        (tmp_path / "b.png").write_bytes(whole)
+        (tmp_path / "c.png").write_bytes(b"")
+        arguments = ["--checkpoint", str(run_folder), str(tmp_path), str(tmp_path / "missing.png"), "--top", "2"]
+        assert main(["predict", *arguments, "--json"]) == 1
+        captured = capsys.readouterr()
+        a, b, c, missing = json.loads(captured.out)
+        assert len(b["top"]) == 2
+        assert b["class"] == b["top"][0]["class"]
+        assert b["probability"] >= b["top"][1]["probability"]
+        for answer in (a, c, missing):
+            assert answer["error"]
+            assert f"cannot read {answer['file']}: {answer['error']}" in captured.err
+        assert "Traceback" not in captured.err
+
+    def test_table(self, run_folder: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["predict", "--checkpoint", str(run_folder), str(pictures / "deep")]) == 0
+        printed = capsys.readouterr().out
+        assert printed.count("%") == 2
+        assert "probability" in printed
+
+    @pytest.mark.parametrize("flag", ["--top", "--batch-size"])
+    def test_bad_numbers(self, flag: str, run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["predict", "--checkpoint", str(run_folder), "x.png", flag, "0"]) == 2
+        assert f"{flag} must be at least 1, got 0" in capsys.readouterr().err

@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import gevit
+from gevit.environment import environment
+from gevit.files import write_aside
+from gevit.models.base import EquivariantModel
+from gevit.persistence import FORMAT, ModelInfo, info_of, pretrained_path
+
+INFO = ModelInfo(
+    name="r4_sa",
+    preset="rotmnist",
+    in_channels=1,
+    num_classes=3,
+    classes=("a", "ß", "c"),
+    image_size=28,
+    mean=(0.1307,),
+    std=(0.3081,),
+    data="digits",
+    trained={"epoch": 3, "command": "gevit train"},
+)
+
+
+def build(info: ModelInfo) -> EquivariantModel:
+    return gevit.create_model(
+        info.name,
+        info.preset,
+        info.in_channels,
+        info.num_classes,
+        neighborhood=info.neighborhood,
+        encoding=info.encoding,
+        pooling=info.pooling,
+    ).eval()
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A folder with a saved model."""
+    gevit.save(build(INFO), INFO, tmp_path / "model.safetensors")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        INFO,
+        dataclasses.replace(INFO, name="d1_sa", encoding="relative", neighborhood=3, pooling="sum_max"),
+        dataclasses.replace(INFO, name="z2_sa", neighborhood=None),
+        dataclasses.replace(INFO, name="p4_cnn", in_channels=3, mean=(0.1, 0.2, 0.3), std=(1.0, 2.0, 3.0)),
+    ],
+    ids=lambda info: info.name,
+)
+@pytest.mark.parametrize("given", ["model.safetensors", "model.json", "."])
+def test_a_loaded_model_is_the_saved_one_to_the_bit(info: ModelInfo, given: str, tmp_path: Path) -> None:
+    model = build(info)
+    gevit.save(model, info, tmp_path / "model.safetensors")
+    loaded = gevit.load(tmp_path / given)
+    images = torch.randn(2, info.in_channels, 28, 28)
+    with torch.no_grad():
+        assert torch.equal(loaded(images), model(images))
+    assert info_of(loaded) == info
+    assert not loaded.training
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model.json", "model.safetensors"]
+
+
+def test_loading_leaves_the_callers_random_numbers_alone(saved: Path) -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    gevit.load(saved)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_backend_is_chosen_at_loading(saved: Path) -> None:
+    images = torch.randn(1, 1, 28, 28)
+    with torch.no_grad():
+        auto, reference = gevit.load(saved)(images), gevit.load(saved, backend="reference")(images)
+    assert torch.allclose(auto, reference, atol=1e-5)
+    with pytest.raises(ValueError, match="unknown backend 'x'"):
+        gevit.load(saved, backend="x")
+
+
+def test_normalisation_is_by_channel() -> None:
+    info = dataclasses.replace(INFO, in_channels=2, mean=(0.5, 0.25), std=(0.5, 0.25))
+    images = torch.ones(1, 2, 4, 4)
+    assert info.normalize(images)[0, :, 0, 0].tolist() == [1.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"classes": ("a",)}, "classes must have 3 entries"),
+        ({"mean": (0.1, 0.2)}, "mean must have 1 entries"),
+        ({"std": ()}, "std must have 1 entries"),
+        ({"std": (0.0,)}, "std must be positive"),
+    ],
+)
+def test_facts_that_contradict_each_other_are_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(INFO, **change)  # type: ignore[arg-type]
+
+
+def test_a_model_that_info_does_not_describe_is_not_saved(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    with pytest.raises(ValueError, match=r"not the one that info describes: .* expected float32\[3, 20\]"):
+        gevit.save(gevit.create_model("r4_sa", num_classes=10), INFO, path)
+    with pytest.raises(ValueError, match="float64"):
+        gevit.save(build(INFO).double(), INFO, path)
+    with pytest.raises(ValueError, match=r"expected a \.safetensors file"):
+        gevit.save(build(INFO), INFO, tmp_path / "model.pt")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_was_built_has_no_info() -> None:
+    with pytest.raises(ValueError, match=r"read with gevit\.load"):
+        info_of(gevit.create_model("z2_sa"))
+
+
+class TestDamage:
+    @pytest.mark.parametrize("keep", [0, 4, 100, 0.5, 0.999])
+    def test_weights_cut_short(self, saved: Path, keep: float) -> None:
+        path = saved / "model.safetensors"
+        content = path.read_bytes()
+        path.write_bytes(content[: int(keep if keep >= 1 else keep * len(content))])
+        with pytest.raises(ValueError, match=r"model\.safetensors is damaged or cut short"):
+            gevit.load(saved)
+
+    def test_one_bit_of_the_weights(self, saved: Path) -> None:
+        path = saved / "model.safetensors"
+        content = bytearray(path.read_bytes())
+        content[-100] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="do not belong together, or one of them was changed"):
+            gevit.load(saved)
+
+    def test_a_changed_number_in_the_json(self, saved: Path) -> None:
+        path = saved / "model.json"
+        path.write_text(path.read_text(encoding="utf-8").replace("0.1307", "0.1507"), encoding="utf-8")
+        with pytest.raises(ValueError, match="do not belong together"):
+            gevit.load(saved)
+
+    def test_any_flipped_byte_in_the_json(self, saved: Path) -> None:
+        path = saved / "model.json"
+        content = path.read_bytes()
+        for place in range(0, len(content), 3):
+            path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+            with pytest.raises(ValueError, match=r"model\.json.*(damaged|does not describe a model)"):
+                gevit.load(saved)
+
+    def test_files_of_two_models(self, saved: Path) -> None:
+        weights = (saved / "model.safetensors").read_bytes()
+        gevit.save(build(INFO), INFO, saved / "model.safetensors")
+        (saved / "model.safetensors").write_bytes(weights)
+        gevit.load(saved)  # the same facts and the weights they were written with
+        gevit.save(build(INFO), dataclasses.replace(INFO, data="other"), saved / "model.safetensors")
+        (saved / "model.safetensors").write_bytes(weights)
+        with pytest.raises(ValueError, match="do not belong together"):
+            gevit.load(saved)
+
+    def test_a_newer_format(self, saved: Path) -> None:
+        path = saved / "model.json"
+        path.write_text(json.dumps({"format": FORMAT + 1}))
+        with pytest.raises(ValueError, match=rf"format {FORMAT + 1}, written by a newer gevit"):
+            gevit.load(saved)
+
+    @pytest.mark.parametrize("content", ["[]", "{}", '{"format": "x"}', "null"])
+    def test_json_of_something_else(self, saved: Path, content: str) -> None:
+        (saved / "model.json").write_text(content)
+        with pytest.raises(ValueError, match="does not describe a model"):
+            gevit.load(saved)
+
+    def test_weights_of_something_else(self, saved: Path) -> None:
+        save_file({"x": torch.zeros(1)}, saved / "model.safetensors")
+        with pytest.raises(ValueError, match=r"not written by gevit\.save"):
+            gevit.load(saved)
+
+    def test_missing_files(self, saved: Path, tmp_path: Path) -> None:
+        (saved / "model.json").unlink()
+        with pytest.raises(ValueError, match=r"there is no .*model\.json"):
+            gevit.load(saved / "model.safetensors")
+        with pytest.raises(ValueError, match=r"there is no .*none\.json"):
+            gevit.load(tmp_path / "none.safetensors")
+        with pytest.raises(ValueError, match=r"expected a \.safetensors file"):
+            gevit.load(tmp_path / "model.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"name": "r5_sa"}, "unknown model 'r5_sa'"),
+        ({"name": "z2_sa"}, r"not those of 'z2_sa' here: .*element is float32"),
+        ({"preset": "pcam"}, "missing body.stage2_block1.shortcut.0.weight"),
+        ({"num_classes": 2, "classes": ("a", "b")}, r"expected float32\[2, 20\]"),
+    ],
+)
+def test_weights_and_facts_that_do_not_fit(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, object], message: str
+) -> None:
+    """A model whose code has changed since it was saved: made here by saving without the check."""
+    monkeypatch.setattr("gevit.persistence._check_fit", lambda *_: None)
+    monkeypatch.setattr("gevit.persistence._build", lambda *_: build(INFO))
+    gevit.save(build(INFO), dataclasses.replace(INFO, **change), saved / "model.safetensors")  # type: ignore[arg-type]
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=message):
+        gevit.load(saved)
+
+
+def test_pretrained_weights_that_do_not_exist() -> None:
+    with pytest.raises(ValueError, match=r"no pretrained weights of 'cpvt' for 'nothing'; there are: "):
+        pretrained_path("cpvt", "nothing")
+
+
+class TestWriteAside:
+    def test_a_failure_leaves_what_was_there(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.txt"
+        path.write_text("old")
+
+        def write() -> None:
+            with write_aside(path) as aside:
+                aside.write_text("half")
+                raise RuntimeError("stop")
+
+        with pytest.raises(RuntimeError, match="stop"):
+            write()
+        assert path.read_text() == "old"
+        assert list(tmp_path.iterdir()) == [path]
+
+    def test_a_full_disk_is_said(self, tmp_path: Path) -> None:
+        def write() -> None:
+            with write_aside(tmp_path / "a.txt"):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with pytest.raises(OSError, match=r"cannot write .*a\.txt: the disk is full"):
+            write()
+
+    def test_places_that_cannot_be_written(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+
+        def write(path: Path) -> None:
+            with write_aside(path) as aside:
+                aside.write_text("x")
+
+        with pytest.raises(OSError, match=r"cannot write .*a\.txt: "):
+            write(tmp_path / "file" / "a.txt")
+        (tmp_path / "folder.txt").mkdir()
+        with pytest.raises(OSError, match=r"cannot write .*folder\.txt: "):
+            write(tmp_path / "folder.txt")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.txt"]
+
+    def test_a_saved_model_survives_a_failed_save(self, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        before = load_file(saved / "model.safetensors")
+
+        def full(self: Path, content: bytes) -> None:
+            raise OSError(errno.ENOSPC, "no space")
+
+        monkeypatch.setattr(Path, "write_bytes", full)
+        with pytest.raises(OSError, match="the disk is full"):
+            gevit.save(build(INFO), INFO, saved / "model.safetensors")
+        assert all(torch.equal(value, before[key]) for key, value in gevit.load(saved).state_dict().items())
+
+
+def test_environment_names_what_a_result_depends_on() -> None:
+    facts = environment()
+    assert facts["torch"] == torch.__version__
+    assert facts["threads"] == str(torch.get_num_threads())
+    assert set(facts) - {"commit"} == {"gevit", "python", "torch", "cpu", "cores", "threads", "system"}
+
+
+def test_command_line_flags_do_not_wait_for_torch() -> None:
+    code = (
+        "import sys; from gevit import model_arguments; "
+        "from gevit.evaluation import evaluate_command, predict_command; sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
