@@ -6,11 +6,15 @@ A `Life` is forked from a server that has imported torch and Lightning already: 
 from __future__ import annotations
 
 import csv
+import itertools
 import multiprocessing
 import os
+import pkgutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,12 +26,20 @@ from safetensors.torch import load_file
 from gevit.data import load_digits
 from gevit.training.checkpoint import Checkpoint, newest_good_checkpoint
 
+# Small, but with everything that a run has to remember.
+TRAIN = (
+    *("train", "--model", "z2_sa", "--neighborhood", "3", "--data", "rotmnist-rebuilt", "--data-root", "data"),
+    *("--batch-size", "2", "--epochs", "2", "--rotate", "--ema", "0.9", "--schedule", "cosine"),
+    *("--checkpoint-seconds", "0", "--accelerator", "cpu"),
+)
+STEPS = 12
 PATIENCE = 300
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 TIMES = {"seconds", "images_per_second", "epoch_seconds"}
 
+_numbers = itertools.count()
 _forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["pytest", "gevit.training.loop", "gevit.training.finish", "torch.utils.tensorboard"])
+_forks.set_forkserver_preload(["pytest", "gevit.training.loop", "gevit.training.finish", "gevit.training.events"])
 
 
 class Life:
@@ -47,7 +59,7 @@ class Life:
         prepare: Callable[[], None] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._printed = home / f"printed-{len(list(home.glob('printed-*')))}.txt"
+        self._printed = home / f"printed-{next(_numbers)}.txt"
         self._process = _forks.Process(
             target=_live, args=(list(arguments), home, self._printed, prepare, dict(environment or {}))
         )
@@ -97,6 +109,57 @@ def _live(
     sys.exit(main(arguments))
 
 
+@dataclass(frozen=True)
+class At:
+    """Something that happens to this process at one call of a function.
+
+    Attributes:
+        function: where it is looked up, such as `pathlib.Path.replace`.
+        call: which call, counted from 1.
+        happens: what happens before the function goes on.
+        on: only calls count whose first argument reads like this somewhere.
+    """
+
+    function: str
+    call: int
+    happens: Callable[[], object]
+    on: str = ""
+
+    def __call__(self) -> None:
+        owner, name = self.function.rsplit(".", 1)
+        original, calls = getattr(pkgutil.resolve_name(owner), name), itertools.count(1)
+
+        def eventful(*arguments: Any, **options: Any) -> Any:
+            if self.on in str(arguments[:1]) and next(calls) == self.call:
+                if name == "write_bytes":
+                    original(arguments[0], arguments[1][: len(arguments[1]) // 2])
+                self.happens()
+            return original(*arguments, **options)
+
+        setattr(pkgutil.resolve_name(owner), name, eventful)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run_to_end(arguments: Sequence[str], home: Path) -> str:
+    """What a run that must end well prints."""
+    life = Life(arguments, home)
+    assert life.end() == 0, life.output
+    return life.output
+
+
+def run_to_error(arguments: Sequence[str], home: Path, prepare: Callable[[], None] | None = None) -> str:
+    """The one line that a run which must fail says, after what it said before."""
+    life = Life(arguments, home, prepare)
+    assert life.end() == 2, life.output
+    *before, line = life.output.splitlines()
+    assert line.startswith("gevit train: error: "), life.output
+    assert not any("Traceback" in other or "Exception" in other for other in before), life.output
+    return line
+
+
 def cold(arguments: Sequence[str], home: Path) -> subprocess.CompletedProcess[str]:
     """Run `gevit` as a user does, from nothing."""
     return subprocess.run(
@@ -109,11 +172,11 @@ def cold(arguments: Sequence[str], home: Path) -> subprocess.CompletedProcess[st
     )
 
 
-def write_digits(root: Path, train: int = 24, valid: int = 8, test: int = 8) -> None:
+def write_digits(root: Path, train: int = STEPS, valid: int = 4, test: int = 4) -> None:
     """A few real digits under the name `rotmnist-rebuilt`, which are opened in no time."""
     images, labels = load_digits()
     order = np.random.default_rng(0).permutation(len(labels))
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for split, members in zip(
         ("train", "valid", "test"), np.split(order, np.cumsum((train, valid, test))), strict=False
     ):

@@ -36,6 +36,7 @@ def test_list(rebuilt: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert answer["root"] == str(rebuilt)
     assert {entry["name"]: entry["present"] for entry in answer["datasets"]} == {
         "digits": True,
+        "digits-upright": True,
         "rotmnist": False,
         "rotmnist-rebuilt": True,
         "cifar10": False,

@@ -16,6 +16,7 @@ COMMANDS = {
     "data": ("gevit.data.command", "list, get, verify and look at data sets"),
     "equivariance": ("gevit.equivariance.command", "measure how exactly models are equivariant, and draw their maps"),
     "figures": ("gevit.equivariance.figures_command", "the paper's figures, on any weights and any image"),
+    "reproduce": ("gevit.reproduce.command", "the paper's tables run again, its numbers beside ours"),
     "bench": ("gevit.bench", "time and peak memory of the attention backends, side by side"),
 }
 
@@ -37,6 +38,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Help that names a default where there is one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return super()._get_help_string(action) if action.default is not None else action.help
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gevit",
@@ -46,9 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for name, (module, summary) in COMMANDS.items():
         command = importlib.import_module(module)
-        parser_of_command = commands.add_parser(
-            name, help=summary, description=summary, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-        )
+        parser_of_command = commands.add_parser(name, help=summary, description=summary, formatter_class=_Help)
         command.add_arguments(parser_of_command)
         parser_of_command.set_defaults(run=command.run)
     return parser

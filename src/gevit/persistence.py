@@ -140,16 +140,15 @@ def load(path: str | Path, backend: str = "auto") -> EquivariantModel:
     model = _build(info, backend)
     _check_fit(state, model.state_dict(), f"the weights in {weights_path} are not those of {info.name!r} here")
     model.load_state_dict(state)
-    model.info = info  # type: ignore[assignment]  # a module holds any attribute, but torch's types do not say so
+    model.info = info
     return model.eval()
 
 
-def info_of(model: nn.Module) -> ModelInfo:
+def info_of(model: EquivariantModel) -> ModelInfo:
     """What is known of a model that `load` gave."""
-    info = getattr(model, "info", None)
-    if not isinstance(info, ModelInfo):
+    if model.info is None:
         raise ValueError("only a model that was read with gevit.load knows its classes and its normalisation")
-    return info
+    return model.info
 
 
 def pretrained_path(name: str, preset: str = "rotmnist") -> Path:

@@ -112,6 +112,17 @@ CATALOG = {
             embedded=True,
         ),
         Entry(
+            "digits-upright",
+            "upright",
+            5_000,
+            10,
+            "1x28x28",
+            "MNIST; in gevit",
+            files=("digits.npz",),
+            official={"digits.npz": "11def57eb666ead6d8efa9a9ff9c2218"},
+            embedded=True,
+        ),
+        Entry(
             "rotmnist",
             "rotmnist",
             62_000,
@@ -158,7 +169,7 @@ def list_datasets() -> list[str]:
     """Names of the data sets that `open_dataset` knows.
 
     >>> list_datasets()
-    ['digits', 'rotmnist', 'rotmnist-rebuilt', 'cifar10', 'pcam']
+    ['digits', 'digits-upright', 'rotmnist', 'rotmnist-rebuilt', 'cifar10', 'pcam']
     """
     return list(CATALOG)
 

@@ -48,16 +48,21 @@ def read(folder: Path) -> DataSet:
     images, labels = load_digits()
     angles = np.random.default_rng(SEED).uniform(0, 360, len(images))
     turned = torch.from_numpy(turn(images[:, 0].numpy(), angles)).unsqueeze(1)
-    train, valid, test = (
-        MemorySplit(turned[part], labels[part]) for part in stratified_split(labels, (0.1, 0.1), SEED)
-    )
     return digit_set(
         "digits",
-        train,
-        valid,
-        test,
+        *split_digits(turned, labels),
         "5,000 MNIST digits embedded in gevit, each turned by a uniform angle, split 4,000/500/500 by class",
     )
+
+
+def split_digits(
+    images: UInt8[Tensor, "5000 1 28 28"], labels: Int[Tensor, 5000]
+) -> tuple[MemorySplit, MemorySplit, MemorySplit]:
+    """Train, valid and test: 4,000/500/500 with every class alike, the same every time."""
+    train, valid, test = (
+        MemorySplit(images[part], labels[part]) for part in stratified_split(labels, (0.1, 0.1), SEED)
+    )
+    return train, valid, test
 
 
 def digit_set(name: str, train: MemorySplit, valid: MemorySplit, test: MemorySplit, note: str) -> DataSet:

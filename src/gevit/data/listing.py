@@ -46,7 +46,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _classes(path: Path, folders: Sequence[Path]) -> dict[str, list[Path]]:
-    classes = {folder.name: _image_files(folder) for folder in folders}
+    classes = {folder.name: image_files(folder) for folder in folders}
     if len(classes) < 2:
         loose = sum(file.suffix.lower() in SUFFIXES for file in path.iterdir())
         raise ValueError(
@@ -63,7 +63,8 @@ def _classes(path: Path, folders: Sequence[Path]) -> dict[str, list[Path]]:
     return classes
 
 
-def _image_files(folder: Path) -> list[Path]:
+def image_files(folder: Path) -> list[Path]:
+    """The image files anywhere below a folder, by their suffixes, in order; hidden ones are left out."""
     return sorted(
         file
         for file in folder.rglob("*")

@@ -12,7 +12,7 @@ from gevit.files import write_aside
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gevit.models import GroupTransformer
+    from gevit.models import EquivariantModel
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,11 +49,11 @@ def run(args: argparse.Namespace) -> int:
     """Measure and print, and draw if asked."""
     import torch
     from rich.console import Console
-    from rich.table import Table
 
     from gevit import create_model
     from gevit.data import load_digits, normalize_digits
-    from gevit.equivariance import measure
+    from gevit.evaluation import tables
+    from gevit.evaluation.evaluate import equivariance_of, equivariance_rows
     from gevit.models.presets import PRESETS
 
     if args.images < 1:
@@ -85,39 +85,22 @@ def run(args: argparse.Namespace) -> int:
     answers: list[dict[str, Any]] = []
     for name, model in models.items():
         with console.status(f"measuring {name}"):
-            logits = measure(model, images, model.group)
-            maps = measure(model.forward_features, images, model.group)
+            rows = equivariance_rows(*equivariance_of(model, images))
         answers.append(
             {
                 "model": name,
                 "group": str(model.group),
                 "parameters": sum(p.numel() for p in model.parameters()),
                 "dtype": args.dtype,
-                "elements": [
-                    {
-                        "element": e,
-                        "name": logits[e].name,
-                        "exact": logits[e].exact,
-                        "logits": {"worst": logits[e].worst, "mean": logits[e].mean},
-                        "feature_maps": {"worst": maps[e].worst, "mean": maps[e].mean},
-                    }
-                    for e in range(model.group.order)
-                ],
+                "elements": rows,
             }
         )
-        table = Table(
-            title=f"{name}, {args.preset}, {args.encoding}: {answers[-1]['parameters']:,} parameters, random weights, "
-            f"{args.images} digits, {args.dtype}"
-        )
-        table.add_column("element")
-        for column in ("logits: worst", "mean", "feature maps: worst", "mean"):
-            table.add_column(column, justify="right")
-        table.add_column("")
-        for error, in_maps in zip(logits, maps, strict=True):
-            numbers = [f"{value:.1e}" for value in (error.worst, error.mean, in_maps.worst, in_maps.mean)]
-            table.add_row(error.name, *numbers, "exact" if error.exact else "interpolated: approximate")
         if not args.json:
-            console.print(table)
+            console.print(
+                f"[bold]{name}[/], {args.preset}: {answers[-1]['parameters']:,} parameters, random weights, "
+                f"{args.images} digits, {args.dtype}"
+            )
+            console.print(tables.equivariance(rows))
     if args.figure:
         _save_figure(models, images[0], args.figure)
         console.print(f"feature maps: {args.figure}", soft_wrap=True)
@@ -126,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _save_figure(models: dict[str, GroupTransformer], image: Tensor, path: Path) -> None:
+def _save_figure(models: dict[str, EquivariantModel], image: Tensor, path: Path) -> None:
     try:
         from gevit.equivariance.figures import feature_map_figure
 

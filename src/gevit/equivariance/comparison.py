@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gevit._checks import check_choice
-from gevit.equivariance.measure import RelativeError, _compare
+from gevit.equivariance.measuring import RelativeError, compare
 from gevit.layers import GroupAttention, LiftingAttention, MaxPool
 from gevit.models.base import EquivariantModel
 from gevit.models.transformer import GroupTransformer
@@ -49,7 +49,7 @@ class Comparison:
     @cached_property
     def error(self) -> RelativeError:
         """The worst and the mean relative error of F(gx) against g F(x), as `measure` has them."""
-        return _compare([self.found], [self.promised], self.name, self.exact)
+        return compare([self.found], [self.promised], self.name, self.exact)
 
     def channel(self, wanted: int | None = None) -> int:
         """The channel that was asked for, or else the one that tells orientations apart best."""

@@ -88,7 +88,7 @@ def choose(labels: Int[Tensor, " n"], limit: int) -> Int[Tensor, " chosen"]:
 
 
 def rotate(images: Float[Tensor, "n channels side side"], angle: float) -> Float[Tensor, "n channels side side"]:
-    """Images turned by an angle in degrees, counter-clockwise: exact for quarter turns, else bilinear."""
+    """Images turned by an angle in degrees, counter-clockwise: exact for quarter turns, else bicubic."""
     if angle % 90 == 0:
         return torch.rot90(images, int(angle // 90), (-2, -1))
     return turn(images, torch.full((len(images),), math.radians(angle)))

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gevit.data.decode import SUFFIXES, decode
-from gevit.data.listing import _image_files as image_files
+from gevit.data.listing import image_files
 from gevit.evaluation.evaluate import predict_logits
 from gevit.models.base import EquivariantModel
 from gevit.persistence import ModelInfo, info_of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -12,6 +13,9 @@ from gevit._checks import check_count, check_image
 from gevit.groups import Group
 from gevit.layers import InvariantPooling
 from gevit.models.presets import Preset
+
+if TYPE_CHECKING:
+    from gevit.persistence import ModelInfo
 
 
 class EquivariantModel(nn.Module):
@@ -25,7 +29,12 @@ class EquivariantModel(nn.Module):
         preset: the data set's part of the architecture: channels, classes, dropout of the image.
         lifting: takes images to signals on the group.
         pooling: `"max_mean"` or `"sum_max"`.
+
+    Attributes:
+        info: what is known of a trained model, None for one with random weights.
     """
+
+    info: ModelInfo | None = None
 
     def __init__(self, group: Group, preset: Preset, lifting: nn.Module, pooling: str = "max_mean") -> None:
         super().__init__()

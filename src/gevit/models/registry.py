@@ -68,7 +68,8 @@ def create_model(
         pooling: `"max_mean"` (the paper) or `"sum_max"` (the authors' code).
         backend: how attention is computed, see `gevit.attention`. This and the three before it are options of the
             self-attention models: a baseline takes only their defaults.
-        pretrained: whether to load trained weights.
+        pretrained: load the weights that come with the package, in evaluation mode. They bring their own options, and
+            are refused if you ask for others; classes, normalisation and history are the model's `info`.
 
     >>> model = create_model("r4_sa")
     >>> sum(p.numel() for p in model.parameters())
@@ -77,7 +78,16 @@ def create_model(
     check_choice("model", name, list_models())
     architecture = PRESETS[check_choice("preset", preset, PRESETS)]
     if pretrained:
-        raise ValueError(f"there are no pretrained weights for {name!r} yet; use pretrained=False")
+        return _pretrained(
+            name,
+            preset,
+            backend,
+            in_channels=in_channels,
+            num_classes=num_classes,
+            neighborhood=neighborhood,
+            encoding=encoding,
+            pooling=pooling,
+        )
     if in_channels is not None:
         architecture = dataclasses.replace(architecture, in_channels=check_count("in_channels", in_channels))
     if num_classes is not None:
@@ -95,12 +105,26 @@ def create_model(
     )
 
 
+def _pretrained(name: str, preset: str, backend: str, **wanted: object) -> EquivariantModel:
+    from gevit.persistence import info_of, load, pretrained_path  # which builds models with this module
+
+    model = load(pretrained_path(name, preset), backend)
+    for option, value in wanted.items():
+        trained = getattr(info_of(model), option)
+        if value not in (trained, _default(option)):
+            raise ValueError(f"the pretrained {name} has {option}={trained!r}, not {value!r}; leave {option} out")
+    return model
+
+
 def _check_defaults(name: str, **options: object) -> None:
-    parameters = inspect.signature(create_model).parameters
     for option, value in options.items():
-        default = parameters[option].default
+        default = _default(option)
         if value != default:
             raise ValueError(
                 f"{option}={value!r} is an option of the self-attention models, which {name} is not; "
                 f"leave it at its default, {default!r}"
             )
+
+
+def _default(option: str) -> object:
+    return inspect.signature(create_model).parameters[option].default

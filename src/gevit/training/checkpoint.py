@@ -52,7 +52,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # Copies: what is given is a view of the file, whose space would stay taken after its removal.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is damaged or not a checkpoint: {error}") from error
     if "facts" not in metadata or metadata.get("digest") != _digest(tensors, metadata["facts"]):
@@ -70,7 +71,7 @@ def checkpoint_paths(folder: Path) -> list[Path]:
 
 def newest_good_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint that is whole (None if there is none), and what is wrong with the newer ones."""
-    faults = []
+    faults: list[str] = []
     for path in checkpoint_paths(folder):
         try:
             return load_checkpoint(path), faults

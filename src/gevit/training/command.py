@@ -23,7 +23,7 @@ GROUPS = {
         *("rotate", "flip", "workers"),
     ),
     "optimization": (
-        *("epochs", "batch_size", "accumulate", "optimizer", "lr", "schedule", "warmup_epochs"),
+        *("epochs", "batch_size", "accumulate", "optimizer", "lr", "schedule", "warmup_epochs", "cooldown_epochs"),
         *("weight_decay", "momentum", "label_smoothing", "clip_norm", "ema"),
     ),
     "machine": ("seed", "precision", "accelerator", "devices", "nodes", "checkpoint_seconds", "wandb"),

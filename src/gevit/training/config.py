@@ -49,12 +49,15 @@ class TrainConfig:
     epochs: int = _setting(20, "passes through the training images")
     batch_size: int = _setting(8, "images a step, over all devices")
     accumulate: int = _setting(1, "parts that a step's batch is computed in, to save memory")
-    optimizer: str = _setting("adam", "optimizer", ("adam", "adamw", "sgd"))
+    optimizer: str = _setting("adam", "optimizer; muon learns from the fewest images", ("adam", "adamw", "sgd", "muon"))
     lr: float = _setting(1e-3, "learning rate (its peak)")
-    schedule: str = _setting("constant", "course of the learning rate", ("constant", "cosine", "one_cycle"))
+    schedule: str = _setting(
+        "constant", "course of the learning rate", ("constant", "cosine", "one_cycle", "trapezoid")
+    )
     warmup_epochs: float = _setting(0.0, "epochs of linear warm-up (of the rise, for one_cycle)")
+    cooldown_epochs: float = _setting(0.0, "epochs at the end in which trapezoid falls to 0")
     weight_decay: float = _setting(1e-4, "weight decay")
-    momentum: float = _setting(0.9, "momentum of sgd")
+    momentum: float = _setting(0.9, "momentum of sgd and muon")
     label_smoothing: float = _setting(0.0, "label smoothing")
     clip_norm: float | None = _setting(None, "largest norm of the gradient")
     ema: float = _setting(0.0, "decay of the moving average of the weights that is validated and kept; 0: none")
@@ -78,14 +81,17 @@ class TrainConfig:
             _require(self, name, lambda value: value >= 1, "at least 1")
         for name in ("devices", "image_size"):
             _require(self, name, lambda value: value >= 1, "at least 1")
-        for name in ("workers", "seed", "warmup_epochs", "weight_decay", "checkpoint_seconds"):
+        for name in ("workers", "seed", "warmup_epochs", "cooldown_epochs", "weight_decay", "checkpoint_seconds"):
             _require(self, name, lambda value: value >= 0, "at least 0")
         for name in ("lr", "clip_norm"):
             _require(self, name, lambda value: value > 0, "greater than 0")
         for name in ("momentum", "label_smoothing", "ema", "dropout"):
             _require(self, name, lambda value: 0 <= value < 1, "at least 0 and less than 1")
-        if self.warmup_epochs > self.epochs:
-            raise ValueError(f"warmup_epochs must be at most epochs ({self.epochs}), got {self.warmup_epochs}")
+        if self.warmup_epochs + self.cooldown_epochs > self.epochs:
+            raise ValueError(
+                f"warmup_epochs and cooldown_epochs must be at most epochs ({self.epochs}) together, got "
+                f"{self.warmup_epochs} and {self.cooldown_epochs}"
+            )
 
     @property
     def folder(self) -> Path:

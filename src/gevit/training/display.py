@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from gevit.training.config import TrainConfig
+from gevit.training.log import Row
 
 
 class Display:
@@ -51,7 +52,7 @@ class Display:
         """A line of text."""
         self.console.print(message, highlight=False)
 
-    def step(self, row: dict[str, float]) -> None:
+    def step(self, row: Row) -> None:
         """Show the last step."""
         self._progress.update(
             self._task,
@@ -73,7 +74,7 @@ class Display:
 
         yield advance
 
-    def epoch(self, row: dict[str, float], best: dict[str, float], is_best: bool) -> None:
+    def epoch(self, row: Row, best: Row, is_best: bool) -> None:
         """Show an epoch's outcome."""
         self._progress.update(self._task, best=f"{best['valid_accuracy']:.2%} (epoch {int(best['epoch'])})")
         self.say(

@@ -54,6 +54,7 @@ def finish(
         equivariance=logits,
         equivariance_maps=maps,
         by_angle=by_angle,
+        by_angle_images=len(some),
         classes=data.classes,
         selected_by_validation=True,
     )

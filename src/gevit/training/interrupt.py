@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import signal
+import time
 from types import FrameType, TracebackType
+
+# torchrun passes on the Ctrl-C that its processes had from the terminal already: so soon it is the same one.
+SAME_SECONDS = 1.0
 
 
 class Interrupt:
@@ -11,6 +16,7 @@ class Interrupt:
 
     def __init__(self) -> None:
         self.requested = False
+        self._since = math.inf
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> Interrupt:
@@ -25,6 +31,7 @@ class Interrupt:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
+        if time.monotonic() - self._since > SAME_SECONDS:
             raise KeyboardInterrupt("stopped at once; --resume goes on from the last checkpoint")
-        self.requested = True
+        if not self.requested:
+            self.requested, self._since = True, time.monotonic()

@@ -11,7 +11,10 @@ from types import TracebackType
 from typing import Any
 
 from gevit.files import write_aside
+from gevit.training.events import EventFile
 
+# What is known of a step or an epoch, by name.
+Row = dict[str, int | float]
 STEP_COLUMNS = ("step", "epoch", "lr", "loss", "accuracy", "gradient_norm", "images_per_second")
 TENSORBOARD_EVERY = 10
 
@@ -28,14 +31,12 @@ class RunLog:
     """
 
     def __init__(self, folder: Path, name: str, config: Mapping[str, Any], step: int, wandb: bool) -> None:
-        from torch.utils.tensorboard.writer import SummaryWriter
-
         self._folder = folder
         self._steps = _continue_csv(folder / "steps.csv", step)
-        self._tensorboard = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1 if step else None)
+        self._tensorboard = EventFile(folder / "tensorboard", step + 1)
         self._wandb = _start_wandb(folder, name, config) if wandb else None
 
-    def step(self, row: Mapping[str, float]) -> None:
+    def step(self, row: Row) -> None:
         """Log one step."""
         csv.writer(self._steps).writerow([row[column] for column in STEP_COLUMNS])
         if row["step"] % TENSORBOARD_EVERY == 0:
@@ -43,7 +44,7 @@ class RunLog:
                 {f"train/{name}": row[name] for name in ("loss", "accuracy", "lr", "gradient_norm")}, row["step"]
             )
 
-    def epoch(self, history: Sequence[Mapping[str, float]]) -> None:
+    def epoch(self, history: Sequence[Row]) -> None:
         """Log the last epoch of a history."""
         with write_aside(self._folder / "metrics.csv") as aside, aside.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, list(history[-1]))
@@ -72,11 +73,10 @@ class RunLog:
             with contextlib.suppress(OSError) if error else contextlib.nullcontext():
                 finish()
 
-    def _send(self, values: Mapping[str, float], step: float) -> None:
-        for name, value in values.items():
-            self._tensorboard.add_scalar(name, value, int(step))
+    def _send(self, values: Row, step: int | float) -> None:
+        self._tensorboard.add(values, int(step))
         if self._wandb is not None:
-            self._wandb.log(dict(values), step=int(step))
+            self._wandb.log(values, step=int(step))
 
 
 def _continue_csv(path: Path, step: int) -> Any:

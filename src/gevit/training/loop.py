@@ -31,7 +31,7 @@ from gevit.training.config import TrainConfig
 from gevit.training.display import Display
 from gevit.training.folder import CHECKPOINTS, check_folder, claim_folder
 from gevit.training.interrupt import Interrupt
-from gevit.training.log import RunLog
+from gevit.training.log import Row, RunLog
 from gevit.training.randomness import For, seed_for
 from gevit.training.schedule import learning_rate
 from gevit.training.setup import describe_model, make_fabric, make_model, make_optimizer, open_data
@@ -72,6 +72,13 @@ def train(config: TrainConfig, resume: bool = False, command: str = "") -> dict[
                     f"`gevit train --out {config.folder} --resume`"
                 ) from error
             raise
+        except RuntimeError as error:
+            if "by peer" not in str(error):
+                raise
+            raise ConnectionError(
+                "another process of this run failed or was killed. Nothing is lost: look for what it said, then "
+                f"`gevit train --out {config.folder} --resume`"
+            ) from error
     if not fabric.is_global_zero:
         return {}
     from gevit.training.finish import finish
@@ -135,7 +142,7 @@ class Run:
         with self.display, self._open_log() if first else nullcontext() as log:
             last_save = began = time.monotonic()
             for images, labels in loader:
-                row, stop = self._step(images, labels, progress.step, interrupt.requested)
+                row, stop = self._step(images, labels, progress.step, interrupt)
                 now = time.monotonic()
                 row["images_per_second"] = self.batches.batch_size / (now - began)
                 progress.step += 1
@@ -165,8 +172,8 @@ class Run:
         images: Float[Tensor, "batch channels height width"],
         labels: Int[Tensor, " batch"],
         step: int,
-        stop_requested: bool,
-    ) -> tuple[dict[str, float], bool]:
+        interrupt: Interrupt,
+    ) -> tuple[Row, bool]:
         """One optimizer step on this process's share of the batch; whether any process was asked to stop."""
         config, rate = self.config, learning_rate(self.config, step, self.batches.steps_per_epoch)
         images, labels = images.to(self.fabric.device), labels.to(self.fabric.device)
@@ -182,7 +189,7 @@ class Run:
                 self.fabric.backward(loss * (len(x) / len(images)))
             loss_sum += loss.detach() * len(x)
             correct += (logits.argmax(dim=1) == y).sum()
-        stop = torch.tensor(float(stop_requested), device=images.device)
+        stop = torch.tensor(float(interrupt.requested), device=images.device)
         sums = self._total(torch.stack([loss_sum, correct, stop])).tolist()
         norm = float(nn.utils.clip_grad_norm_(self.state.model.parameters(), config.clip_norm or math.inf))
         row = {
@@ -206,7 +213,7 @@ class Run:
             self.state.average.update_parameters(self.state.model)
         return row, bool(sums[2])
 
-    def _end_epoch(self, row: dict[str, float], log: RunLog | None) -> None:
+    def _end_epoch(self, row: Row, log: RunLog | None) -> None:
         progress, steps = self.state.progress, self.batches.steps_per_epoch
         began = time.monotonic()
         loss, accuracy = self._validate()
@@ -238,10 +245,12 @@ class Run:
         rank, world = self.fabric.global_rank, self.fabric.world_size
         share = self.data.valid.subset(torch.arange(rank, len(self.data.valid), world))
         model = self.state.kept_model.eval()
-        with self.display.validation(len(share)) as progress:
-            result = evaluate(model, share, self.data.normalize, progress=progress)
-        sums = torch.tensor([result.loss * result.n, result.accuracy * result.n], dtype=torch.float64)
-        loss, accuracy = (self._total(sums.float()) / len(self.data.valid)).tolist()
+        sums = torch.zeros(2)
+        if len(share):  # there may be fewer images than processes
+            with self.display.validation(len(share)) as progress:
+                result = evaluate(model, share, self.data.normalize, progress=progress)
+            sums = torch.tensor([result.loss * result.n, result.accuracy * result.n])
+        loss, accuracy = (self._total(sums) / len(self.data.valid)).tolist()
         return loss, accuracy
 
     def _total(self, values: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ class For(IntEnum):
     ORDER = 1
     AUGMENTATION = 2
     DROPOUT = 3
-    SUBSET = 4
 
 
 def seed_for(seed: int, purpose: For, *counters: int) -> int:

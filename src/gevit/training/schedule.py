@@ -14,8 +14,9 @@ def learning_rate(config: TrainConfig, step: int, steps_per_epoch: int) -> float
     """Learning rate of a step, counted from 0.
 
     `constant`: the peak throughout; `cosine`: half a cosine from the peak to 0; `one_cycle`: half a cosine up, half a
-    cosine down to (nearly) 0. `constant` and `cosine` rise linearly for `warmup_epochs` first; `one_cycle` rises for
-    `warmup_epochs`, or 0.3 of the run if that is 0.
+    cosine down to (nearly) 0; `trapezoid`: the peak, then a straight fall to 0 in the last `cooldown_epochs`, so that a
+    run may be made longer or ended early and lose nothing. All rise linearly for `warmup_epochs` first, except
+    `one_cycle`, which rises by its half cosine for `warmup_epochs`, or 0.3 of the run if that is 0.
 
     >>> config = TrainConfig(lr=1.0, epochs=10, schedule="cosine", warmup_epochs=2.0)
     >>> [round(learning_rate(config, step, 10), 3) for step in (0, 10, 20, 60, 99)]
@@ -32,6 +33,8 @@ def learning_rate(config: TrainConfig, step: int, steps_per_epoch: int) -> float
         return config.lr * (step + 1) / warmup if warmup > 1 else config.lr
     if config.schedule == "cosine":
         return config.lr * _between(1.0, 0.0, (step - warmup) / (total - warmup))
+    if config.schedule == "trapezoid" and config.cooldown_epochs:
+        return config.lr * min(1.0, (total - step) / (config.cooldown_epochs * steps_per_epoch))
     return config.lr
 
 

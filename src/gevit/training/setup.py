@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from typing import Any
 
 import torch
 from lightning.fabric import Fabric
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from gevit.data import DataSet, Split, open_dataset
+from gevit.data import DataSet, open_dataset
+from gevit.evaluation.evaluate import choose
 from gevit.layers import GroupAttention, LiftingAttention
 from gevit.models import create_model
 from gevit.persistence import ModelInfo
 from gevit.training.config import TrainConfig
-from gevit.training.randomness import For, generator_for, seed_for
+from gevit.training.muon import Muon
+from gevit.training.randomness import For, seed_for
 
 
 def make_fabric(config: TrainConfig) -> Fabric:
     """Devices and processes; those that torchrun started, if it did."""
+    devices, nodes = config.devices, config.nodes
     if "TORCHELASTIC_RUN_ID" in os.environ:
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = int(os.environ["WORLD_SIZE"]) // devices
-    else:
-        devices, nodes = config.devices, config.nodes
     precision = {"float32": "32-true", "bfloat16": "bf16-mixed"}[config.precision]
     return Fabric(
         accelerator=config.accelerator,
@@ -38,16 +40,11 @@ def make_fabric(config: TrainConfig) -> Fabric:
 def open_data(config: TrainConfig) -> DataSet:
     """The data set, cut to the limits; what is left of a split does not depend on the run's seed."""
     data = open_dataset(config.data, config.data_root, image_size=config.image_size, skip_corrupt=config.skip_corrupt)
-    limits = {"train": config.limit_train, "valid": config.limit_valid, "test": config.limit_test}
-    return dataclasses.replace(
-        data, **{name: _limited(getattr(data, name), limit) for name, limit in limits.items() if limit}
-    )
-
-
-def _limited(split: Split, limit: int) -> Split:
-    if limit >= len(split):
-        return split
-    return split.subset(torch.randperm(len(split), generator=generator_for(0, For.SUBSET))[:limit])
+    limits: dict[str, Any] = {"train": config.limit_train, "valid": config.limit_valid, "test": config.limit_test}
+    parts: dict[str, Any] = {
+        name: data.split(name).subset(choose(data.split(name).labels, limit)) for name, limit in limits.items() if limit
+    }
+    return dataclasses.replace(data, **parts)
 
 
 def describe_model(config: TrainConfig, data: DataSet) -> ModelInfo:
@@ -94,5 +91,7 @@ def make_optimizer(config: TrainConfig, model: nn.Module) -> Optimizer:
     """The optimizer; its learning rate is set at every step."""
     if config.optimizer == "sgd":
         return SGD(model.parameters(), config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
-    kind = {"adam": Adam, "adamw": AdamW}[config.optimizer]
+    if config.optimizer == "muon":
+        return Muon(model.parameters(), config.lr, config.momentum, config.weight_decay)
+    kind: type[Adam] = {"adam": Adam, "adamw": AdamW}[config.optimizer]
     return kind(model.parameters(), config.lr, weight_decay=config.weight_decay)

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from gevit.training.checkpoint import Checkpoint
+from gevit.training.log import Row
 
 
 @dataclass
@@ -20,8 +21,8 @@ class Progress:
 
     step: int = 0
     seconds: float = 0.0
-    history: list[dict[str, float]] = field(default_factory=list)
-    best: dict[str, float] | None = None
+    history: list[Row] = field(default_factory=list)
+    best: Row | None = None
     # Sums over the steps of the epoch that is under way.
     epoch_loss: float = 0.0
     epoch_correct: float = 0.0
@@ -43,7 +44,7 @@ class RunState:
         """The model that is validated and kept: the moving average, if there is one."""
         return self.average.module if self.average is not None else self.model
 
-    def keep_best(self, row: dict[str, float]) -> bool:
+    def keep_best(self, row: Row) -> bool:
         """Keep the weights if they are the best on validation so far; says whether they are."""
         best = self.progress.best
         if best is not None and _rank(row) <= _rank(best):
@@ -82,7 +83,7 @@ class RunState:
         self.progress = Progress(**checkpoint.facts["progress"])
 
 
-def _rank(row: dict[str, float]) -> tuple[float, float]:
+def _rank(row: Row) -> tuple[float, float]:
     loss = row["valid_loss"]
     return row["valid_accuracy"], -loss if math.isfinite(loss) else -math.inf
 

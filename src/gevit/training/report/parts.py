@@ -119,7 +119,7 @@ def angle_table(run: RunRecord) -> Table:
 def duration(seconds: float) -> str:
     """A time for people.
 
-    >>> duration(42.4), duration(754), duration(7260)
+    >>> duration(42.4), duration(754.0), duration(7260.0)
     ('42 s', '12 min 34 s', '2 h 1 min')
     """
     whole = round(seconds)

@@ -115,7 +115,7 @@ def measure(
         plain = pytree.tree_leaves(module(x))
         elements = tuple(_element_error(module, x, plain, group, element) for element in range(group.order))
         shifted = tuple(
-            _compare(
+            compare(
                 [_inner(y, shift, margin) for y in pytree.tree_leaves(module(_roll(x, shift)))],
                 [_inner(_roll(y, shift), shift, margin) for y in plain],
                 f"translation {shift}",
@@ -164,7 +164,7 @@ def _element_error(
     """Compare the module's output for the transformed input with its transformed output `plain`."""
     found = pytree.tree_leaves(module(_act(x, group, element)))
     wanted = [_act(y, group, element) for y in plain]
-    return _compare(found, wanted, group.name(element), group.is_exact(element))
+    return compare(found, wanted, group.name(element), group.is_exact(element))
 
 
 def _check_input(module: object, x: Tensor, group: Group) -> None:
@@ -209,7 +209,7 @@ def _inner(x: Tensor, shift: tuple[int, int], margin: int | None) -> Tensor:
     return x[..., top : height - top, left : width - left]
 
 
-def _compare(found: list[Tensor], wanted: list[Tensor], name: str, exact: bool = True) -> RelativeError:
+def compare(found: list[Tensor], wanted: list[Tensor], name: str, exact: bool = True) -> RelativeError:
     """The worst and mean relative error over pairs of tensors."""
     worst, mean = 0.0, 0.0
     for a, b in zip(found, wanted, strict=True):

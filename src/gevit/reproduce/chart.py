@@ -1,0 +1,131 @@
+"""The plot of a study."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gevit.evaluation.charts import BLUE, FONT, INK, ORANGE, style
+from gevit.evaluation.metrics import wilson_interval
+from gevit.reproduce.results import accuracy_on_test
+from gevit.reproduce.studies.common import GE, GSA, RELATIVE
+from gevit.reproduce.summary import Summary
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, which colour-blind readers can tell apart; markers say the same again.
+GREEN, PINK, SKY = "#009e73", "#cc79a7", "#56b4e9"
+KNOWN = {GSA: (ORANGE, "s"), GE: (BLUE, "o"), RELATIVE: (GREEN, "^")}
+PALETTE = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PINK, "D"), (SKY, "v"), (INK, "P"))
+WIDTH = 7.2  # inches
+CROWDED = 36  # characters below a panel
+Point = tuple[float, float, float, float]  # place, percent, reach of the bar below and above
+
+
+def figure(summary: Summary) -> Figure:
+    """Accuracy against the angle if the study turns its test images, else of every cell."""
+    from matplotlib.figure import Figure
+
+    if summary.study.angles:
+        drawn = Figure(figsize=(WIDTH, 3.6), layout="constrained")
+        _draw_angles(drawn.subplots(), summary)
+    else:
+        panels = 1 + bool(summary.paper_data)
+        height = 3.2 if summary.study.ordered else 1.5 + 0.27 * len(summary.study.rows)
+        drawn = Figure(figsize=(WIDTH if panels == 2 else 0.75 * WIDTH, height), layout="constrained")
+        axes = drawn.subplots(1, panels, squeeze=False)[0]
+        if panels == 2:
+            _draw_cells(axes[0], summary, is_paper=True)
+            axes[0].set_title(f"the paper, {summary.paper_data}")
+        _draw_cells(axes[-1], summary, is_paper=False)
+        axes[-1].set_title(f"ours, {summary.data}, budget {summary.budget}")
+    for axes_of_panel in drawn.axes:
+        style(axes_of_panel)
+    handles, labels = drawn.axes[-1].get_legend_handles_labels()
+    if len(labels) > 1:
+        drawn.legend(handles, labels, loc="outside upper center", ncols=6, fontsize=FONT, frameon=False)
+    return drawn
+
+
+def _draw_cells(axes: Axes, summary: Summary, is_paper: bool) -> None:
+    """A series for each column: along lines where the rows are ordered, else one row below the other."""
+    rows, columns = summary.study.rows, summary.study.columns
+    ordered = summary.study.ordered
+    for index, (column, (color, marker)) in enumerate(_styles(columns)):
+        # Side by side, so that bars do not hide each other.
+        shift = 0.16 * (index - (len(columns) - 1) / 2)
+        points = _points(summary, column, shift, is_paper)
+        places, values, below, above = zip(*points, strict=True) if points else ((), (), (), ())
+        looks: dict[str, Any] = {
+            "color": color,
+            "marker": marker,
+            "markersize": 5,
+            "capsize": 2.5,
+            "linewidth": 1.3,
+            "label": column,
+        }
+        if ordered:
+            axes.errorbar(places, values, yerr=(below, above), linestyle="-", **looks)
+        else:
+            axes.errorbar(values, places, xerr=(below, above), linestyle="none", **looks)
+    labels = [summary.label(row) for row in rows]
+    if ordered:
+        crowded = len(labels) * max(map(len, labels)) > CROWDED
+        axes.set_xticks(range(len(rows)), labels, rotation=40 if crowded else 0)
+        axes.set_xlabel(summary.study.row_title)
+        axes.set_ylabel("accuracy, %")
+    else:
+        axes.set_yticks(range(len(rows)), labels)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_xlabel("accuracy, %")
+
+
+def _points(summary: Summary, column: str, shift: float, is_paper: bool) -> list[Point]:
+    points = []
+    for place, row in enumerate(summary.study.rows):
+        cell = summary.cell(row, column)
+        number = summary.number(cell)
+        if is_paper and cell.paper is not None:
+            points.append((place + shift, cell.paper, 0.0, 0.0))
+        elif not is_paper and number is not None:
+            low, high = _interval(number.mean, number.spread, summary.results[cell.key][0].test_images)
+            points.append((place + shift, number.mean, number.mean - low, high - number.mean))
+    return points
+
+
+def _interval(mean: float, spread: float | None, images: int) -> tuple[float, float]:
+    """The spread over seeds around a mean; of a single one, the 95% interval that its number of images leaves."""
+    if spread is not None:
+        return mean - spread, mean + spread
+    low, high = wilson_interval(mean / 100, images)
+    return 100 * low, 100 * high
+
+
+def _draw_angles(axes: Axes, summary: Summary) -> None:
+    """A curve for each model, with a band of the spread over seeds."""
+    runs = [cell for cell in summary.study.cells if cell.measure is accuracy_on_test and summary.results[cell.key]]
+    styles = dict(_styles(summary.study.rows))
+    for cell in runs:
+        results = summary.results[cell.key]
+        color, marker = styles[cell.row]
+        angles = [*map(float, results[0].by_angle), 360.0]  # a full turn is where it began
+        curves = [[100 * share for share in result.by_angle.values()] for result in results]
+        means = [statistics.fmean(values) for values in zip(*curves, strict=True)]
+        axes.plot(angles, [*means, means[0]], color=color, marker=marker, markersize=4, linewidth=1.4, label=cell.row)
+        if len(curves) > 1:
+            spreads = [statistics.stdev(values) for values in zip(*curves, strict=True)]
+            low, high = (
+                [mean + sign * spread for mean, spread in zip(means, spreads, strict=True)] for sign in (-1, 1)
+            )
+            axes.fill_between(angles, [*low, low[0]], [*high, high[0]], color=color, alpha=0.18, linewidth=0)
+    axes.set_xticks(range(0, 361, 45), [f"{angle}°" for angle in range(0, 361, 45)])
+    axes.set_xlabel("test images turned by")
+    axes.set_ylabel("accuracy, %")
+    axes.set_title(f"trained upright: {summary.data}, budget {summary.budget}")
+
+
+def _styles(labels: Sequence[str]) -> Iterable[tuple[str, tuple[str, str]]]:
+    return ((label, KNOWN.get(label, PALETTE[index])) for index, label in enumerate(labels))

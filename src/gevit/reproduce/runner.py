@@ -1,0 +1,159 @@
+"""Runs what a study still lacks; whatever was done before is neither repeated nor lost."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gevit.reproduce.budgets import config_of
+from gevit.reproduce.results import Result, write_result
+from gevit.reproduce.store import find_result, result_path, settings_of
+from gevit.reproduce.study import Cell, Study
+
+if TYPE_CHECKING:
+    from gevit.data import DataSet
+    from gevit.training.config import TrainConfig
+
+REPORT = "report.json"
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Where a study is run.
+
+    Attributes:
+        results: the folder of all results.
+        runs: the folder of all training runs.
+        data_root: the folder of the data sets; None for the usual one.
+        command: what is being run, for the reports.
+    """
+
+    results: Path
+    runs: Path
+    data_root: str | None = None
+    command: str = ""
+
+    def folder(self, study: Study, budget: str) -> Path:
+        """Where the results of a study are."""
+        return self.results / study.name / budget
+
+
+def run_study(study: Study, budget: str, seeds: int, place: Workplace, say: Callable[[str], None]) -> None:
+    """Run every cell with every seed, the first seed of all cells first, unless its result is there.
+
+    Raises:
+        KeyboardInterrupt: after a Ctrl-C; the same call goes on from there.
+    """
+    wanted = [(cell, seed) for seed in range(seeds) for cell in study.runs]
+    folder = place.folder(study, budget)
+    for leftover in folder.glob(".*_seed*.json"):  # of a process that was killed while it wrote
+        leftover.unlink()
+    missing = [(cell, seed) for cell, seed in wanted if find_result(study, budget, cell, seed, folder) is None]
+    done = len(wanted) - len(missing)
+    say(f"{study.name}, budget {budget}: {len(wanted)} runs, {done} of them done already")
+    began = time.monotonic()
+    for number, (cell, seed) in enumerate(missing):
+        pace = (time.monotonic() - began) / number if number else None
+        rest = f", about {_duration(pace * (len(missing) - number))} to go at this pace" if pace else ""
+        say(f"run {done + number + 1} of {len(wanted)}: {cell.key}, seed {seed}{rest}")
+        try:
+            result = run_cell(study, budget, cell, seed, place)
+        except KeyboardInterrupt as error:
+            raise KeyboardInterrupt(
+                f"stopped with {done + number} of {len(wanted)} runs done; nothing is lost, the same command goes on"
+            ) from error
+        write_result(result_path(folder, cell, seed), result)
+
+
+def run_cell(study: Study, budget: str, cell: Cell, seed: int, place: Workplace) -> Result:
+    """Train and test the model of a cell; a run with the same settings, of whatever study, is taken as it is."""
+    config = config_of(study, budget, cell, seed)
+    data = _open(config.data, place.data_root)
+    limits = {name: getattr(config, f"limit_{name}") for name in ("train", "valid", "test")}
+    sizes = {name: min(limit or len(data.split(name)), len(data.split(name))) for name, limit in limits.items()}
+    folder = place.runs / _run_name(config, data)
+    with _held(folder):
+        if not (folder / REPORT).exists():
+            from gevit.training.loop import train
+
+            # One device: the order of additions, and the meaning of the batch size, stay the same everywhere.
+            run = dataclasses.replace(config, out=str(folder), data_root=place.data_root, devices=1)
+            train(run, resume=True, command=place.command)
+        report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+    best = next(row for row in report["history"] if row["epoch"] == report["best_epoch"])
+    return Result(
+        study=study.name,
+        budget=budget,
+        run=cell.key,
+        seed=seed,
+        settings=settings_of(config),
+        data=data.name,
+        data_note=report["data_note"],
+        train_images=sizes["train"],
+        valid_images=sizes["valid"],
+        test_images=sizes["test"],
+        test_accuracy=report["test"]["accuracy"],
+        valid_accuracy=best["valid_accuracy"],
+        best_epoch=report["best_epoch"],
+        parameters=report["parameters"],
+        equivariance_error=max(row["logits"]["worst"] for row in report["equivariance"] if row["exact"]),
+        by_angle=_by_angle(folder, data, sizes["test"], study.angles) if study.angles else {},
+        seconds=report["seconds"],
+        environment=report["environment"],
+        finished=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    )
+
+
+@functools.cache
+def _open(name: str, root: str | None) -> DataSet:
+    from gevit.data import open_dataset
+
+    return open_dataset(name, root)
+
+
+def _run_name(config: TrainConfig, data: DataSet) -> str:
+    """A name that another recipe or other data does not have, so that no run goes on as something else."""
+    identity = json.dumps([settings_of(config), data.note], sort_keys=True)
+    return f"{config.model}-{data.name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+
+
+@contextlib.contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Keep a second process, say of a table that shares the run, out of the folder; a killed process lets go."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if os.name != "posix":
+        yield
+        return
+    import fcntl
+
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise OSError(f"another process is running {folder}; wait for it, or stop it, and start again") from None
+        yield
+
+
+def _by_angle(folder: Path, data: DataSet, images: int, angles: tuple[float, ...]) -> dict[str, float]:
+    from gevit.evaluation.evaluate import accuracy_by_angle, choose
+    from gevit.persistence import load
+
+    chosen = choose(data.test.labels, images)
+    turned = accuracy_by_angle(load(folder), data.test.images(chosen), data.test.labels[chosen], data.normalize, angles)
+    return {f"{angle:g}": accuracy for angle, accuracy in turned.items()}
+
+
+def _duration(seconds: float) -> str:
+    from gevit.training.report.parts import duration
+
+    return duration(seconds)

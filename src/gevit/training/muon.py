@@ -1,0 +1,92 @@
+"""Muon: momentum whose matrices are made orthogonal before they are applied.
+
+The maps of an attention layer (query, key, value, out) have gradients of a few dominant directions; Adam follows those
+and learns the others slowly. Muon (K. Jordan and others, 2024) replaces the momentum of a matrix, U S V^T, by U V^T, so
+that all directions learn alike. On rotated digits it needs several times fewer images than Adam for the same accuracy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+# A quintic that draws singular values in (0, 1] to about 1: fast rather than exact, 0.7 to 1.2 is as good.
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+ITERATIONS = 6
+
+
+# What is not a matrix (biases, norms, maps of one channel) moves by Adam, in steps of this share of the learning rate.
+ADAM_SHARE, ADAM_BETAS, ADAM_EPS = 0.25, (0.9, 0.999), 1e-8
+
+
+class Muon(Optimizer):
+    """Muon for the matrices of a network, AdamW for everything else.
+
+    torch.optim.Muon takes matrices alone and works in bfloat16, which some CPUs announce and cannot run.
+
+    Args:
+        parameters: of the network.
+        lr: the spectral norm of a matrix's step (times the square root of rows / columns, where there are more rows);
+            a quarter of it is Adam's learning rate for the rest.
+        momentum: of a matrix's gradient, applied as Nesterov does.
+        weight_decay: share of the weights taken off at each step, times the learning rate.
+    """
+
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], lr: float, momentum: float = 0.9, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        """Move every parameter that has a gradient."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                is_matrix = parameter.ndim == 2 and min(parameter.shape) > 1
+                lr = group["lr"] * (1 if is_matrix else ADAM_SHARE)
+                direction = self._orthogonal(parameter, group["momentum"]) if is_matrix else self._adam(parameter)
+                parameter.mul_(1 - lr * group["weight_decay"]).sub_(direction, alpha=lr)
+
+    def _orthogonal(self, parameter: Tensor, momentum: float) -> Tensor:
+        buffer = self._moment(parameter, "momentum_buffer")
+        buffer.mul_(momentum).add_(parameter.grad)
+        rows, columns = parameter.shape
+        return orthogonalized(parameter.grad + momentum * buffer) * max(1.0, rows / columns) ** 0.5
+
+    def _adam(self, parameter: Tensor) -> Tensor:
+        steps = self.state[parameter].setdefault("step", torch.zeros(()))
+        steps += 1
+        first, second = self._moment(parameter, "exp_avg"), self._moment(parameter, "exp_avg_sq")
+        first.lerp_(parameter.grad, 1 - ADAM_BETAS[0])
+        second.lerp_(parameter.grad.square(), 1 - ADAM_BETAS[1])
+        unbiased = [1 - beta ** float(steps) for beta in ADAM_BETAS]
+        return first / unbiased[0] / ((second / unbiased[1]).sqrt() + ADAM_EPS)
+
+    def _moment(self, parameter: Tensor, name: str) -> Tensor:
+        moment: Tensor = self.state[parameter].setdefault(name, torch.zeros_like(parameter))
+        return moment
+
+
+def orthogonalized(matrix: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
+    """U V^T, nearly, of a matrix U S V^T, by Newton and Schulz's iteration: products alone, no decomposition.
+
+    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
+    <torch...>
+    >>> values = torch.linalg.svdvals(orthogonalized(torch.randn(20, 90)))
+    >>> bool((values > 0.6).all() and (values < 1.3).all())
+    True
+    """
+    tall = matrix.shape[0] > matrix.shape[1]
+    x = matrix.T if tall else matrix
+    x = x / (x.norm() + 1e-7)
+    a, b, c = NEWTON_SCHULZ
+    for _ in range(ITERATIONS):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.T if tall else x

@@ -1,0 +1,415 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gevit.cli import main
+from gevit.data import load_digits, open_dataset
+from gevit.models import list_models
+from gevit.reproduce.budgets import BUDGETS, config_of
+from gevit.reproduce.draw import draw
+from gevit.reproduce.latex import latex
+from gevit.reproduce.markdown import markdown, table_rows
+from gevit.reproduce.page import page
+from gevit.reproduce.results import Result, mean_over_angles, worst_angle, write_result
+from gevit.reproduce.store import result_path, settings_of
+from gevit.reproduce.studies import STUDIES
+from gevit.reproduce.studies.common import GE, GSA
+from gevit.reproduce.study import Study
+from gevit.reproduce.summary import Summary
+from tests.running import At, Life, die, without_times
+
+DRAWN = ["plot.png", "plot.svg", "table.html", "table.md", "table.tex"]
+TEX = Path(os.environ.get("GEVIT_PAPER", Path(__file__).parents[2] / "shared" / "paper" / "gevit.tex"))
+
+
+def made_up(study: Study, budget: str, folder: Path, seeds: int = 1) -> None:
+    """Results of made-up numbers, all different."""
+    for seed in range(seeds):
+        for number, cell in enumerate(study.runs):
+            config = config_of(study, budget, cell, seed)
+            accuracy = 0.5 + 0.0123 * number + 0.0014 * seed
+            result = Result(
+                study=study.name,
+                budget=budget,
+                run=cell.key,
+                seed=seed,
+                settings=settings_of(config),
+                data=config.data,
+                data_note="made-up digits & more, 50% of them",
+                train_images=config.limit_train or 10_000,
+                valid_images=200,
+                test_images=1000,
+                test_accuracy=accuracy,
+                valid_accuracy=accuracy + 0.003,
+                best_epoch=1,
+                parameters=44_428,
+                equivariance_error=2e-7,
+                by_angle={f"{angle:g}": accuracy * (1 - angle / 1000) for angle in study.angles},
+                seconds=100.0,
+                environment={"cpu": "a machine", "gevit": "0.0", "commit": "abc"},
+                finished="2000-01-01T00:00:00+00:00",
+            )
+            write_result(result_path(folder, cell, seed), result)
+
+
+@pytest.fixture
+def table1(tmp_path: Path) -> tuple[Summary, Path]:
+    """Table 1 with two seeds, of the budget cpu, under `results`."""
+    folder = tmp_path / "results" / "table1" / "cpu"
+    study = STUDIES["table1"]("cpu")
+    made_up(study, "cpu", folder, seeds=2)
+    return Summary.read(study, "cpu", folder), folder
+
+
+def reproduce(home: Path, *words: str) -> int:
+    return main(["reproduce", *words, "--results", str(home / "results"), "--runs", str(home / "runs")])
+
+
+def facts_of(folder: Path) -> dict[str, dict[str, Any]]:
+    """All results in a folder, by file name, without times."""
+    changing = ("digest", "finished")
+    contents = {path.name: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    return {
+        name: {key: value for key, value in without_times(content).items() if key not in changing}
+        for name, content in contents.items()
+    }
+
+
+def test_smoke_of_every_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = 0
+    for name, make in STUDIES.items():
+        assert reproduce(tmp_path, name, "--budget", "smoke", "--json") == 0
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        answer = json.loads(captured.out)
+        study, folder = make("smoke"), tmp_path / "results" / name / "smoke"
+        files = [f"{cell.key}_seed0.json" for cell in study.runs]
+        assert sorted(path.name for path in folder.iterdir()) == sorted([*files, *DRAWN])
+        assert [(cell["row"], cell["column"]) for cell in answer["cells"]] == [
+            (cell.row, cell.column) for cell in study.cells
+        ]
+        assert all(0 <= cell["ours"] <= 100 for cell in answer["cells"])
+        assert "only prove that the machinery runs" in answer["notes"][0]
+        for content in facts_of(folder).values():
+            assert content["environment"]["cpu"]
+            assert content["environment"]["torch"] == torch.__version__
+            assert (content["train_images"], content["test_images"]) == (content["settings"]["limit_train"], 2)
+        wanted += len(files)
+    # What several tables have in common is trained once.
+    assert len(list((tmp_path / "runs").iterdir())) < wanted
+
+    shutil.rmtree(tmp_path / "runs")
+    table = tmp_path / "results" / "angles" / "smoke" / "table.md"
+    before = table.read_text()
+    table.unlink()
+    assert reproduce(tmp_path, "angles", "--budget", "smoke", "--draw-only") == 0
+    assert table.read_text() == before
+
+
+def interrupt_self() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_interrupted_anywhere_nothing_is_repeated_and_nothing_lost(tmp_path: Path) -> None:
+    words = ["reproduce", "table2", "--budget", "smoke"]
+    results = tmp_path / "results" / "table2" / "smoke"
+    first, second, third = (f"{cell.key}_seed0.json" for cell in STUDIES["table2"]("smoke").runs)
+
+    killed_in_training = Life(words, tmp_path, At("torch.optim.Adam.step", 3, die))  # of the second run
+    assert killed_in_training.end() == -signal.SIGKILL
+    assert [path.name for path in results.iterdir()] == [first]
+    kept = (results / first).stat().st_mtime_ns
+
+    killed_before_its_name = Life(words, tmp_path, At("pathlib.Path.replace", 1, die, "_seed0"))
+    assert killed_before_its_name.end() == -signal.SIGKILL
+    assert [path.name for path in results.glob("[!.]*")] == [first]
+
+    # The second run was finished: now the first step is of the third.
+    stopped = Life(words, tmp_path, At("torch.optim.Adam.step", 1, interrupt_self))
+    assert stopped.end() == 130
+    assert "1 of them done already" in stopped.output
+    assert stopped.output.splitlines()[-1] == (
+        "gevit reproduce: stopped with 2 of 3 runs done; nothing is lost, the same command goes on"
+    )
+    assert {path.name for path in results.iterdir()} == {first, second}
+
+    last = Life(words, tmp_path)
+    assert last.end() == 0, last.output
+    assert "resuming after step" in last.output
+    assert (results / first).stat().st_mtime_ns == kept
+    assert "–" not in (results / "table.md").read_text().split("## Every run")[0].split("![")[0]
+    times = {name: (results / name).stat().st_mtime_ns for name in (first, second, third)}
+    again = Life(words, tmp_path)
+    assert again.end() == 0
+    assert "3 of them done already" in again.output
+    assert times == {name: (results / name).stat().st_mtime_ns for name in times}
+
+    straight = tmp_path / "straight"
+    straight.mkdir()
+    assert Life(words, straight).end() == 0
+    assert facts_of(results) == facts_of(straight / "results" / "table2" / "smoke")
+
+
+def edit(content: dict[str, Any]) -> None:
+    content["test_accuracy"] = 0.999
+
+
+def age(content: dict[str, Any]) -> None:
+    content["format"] = 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [(edit, "was edited by hand or damaged"), (age, "another version of gevit: expected format 1")],
+)
+@pytest.mark.parametrize("flags", [[], ["--draw-only"]])
+def test_changed_results_are_refused(
+    change: Any, message: str, flags: list[str], table1: tuple[Summary, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, folder = table1
+    path = folder / "r4_sa-ge-5_seed1.json"
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    assert reproduce(folder.parents[2], "table1", "--seeds", "2", *flags) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("gevit reproduce: error: ")
+    assert message in error
+    assert path.name in error
+    assert "move it away, and the same command runs that part again" in error
+    assert not (folder / "table.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"settings": {"lr": 1.0}}, "lr = 1.0 instead of 0.005"),
+        ({"budget": "paper"}, "is of budget 'paper', expected 'cpu'"),
+        ({"seed": 7}, "is of seed 7, expected 0: it was renamed or copied"),
+    ],
+)
+def test_results_of_something_else_are_refused(
+    change: dict[str, Any], message: str, table1: tuple[Summary, Path]
+) -> None:
+    summary, folder = table1
+    cell = summary.study.runs[0]
+    result = summary.results[cell.key][0]
+    change = {**change, "settings": {**result.settings, **change.get("settings", {})}}
+    write_result(result_path(folder, cell, 0), dataclasses.replace(result, **change))
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Summary.read(summary.study, "cpu", folder)
+
+
+@pytest.mark.parametrize(("text", "message"), [("{", "is damaged, it is not JSON"), ("[1]", "another version")])
+def test_files_that_are_no_results_are_refused(text: str, message: str, table1: tuple[Summary, Path]) -> None:
+    summary, folder = table1
+    result_path(folder, summary.study.runs[0], 0).write_text(text)
+    with pytest.raises(ValueError, match=message):
+        Summary.read(summary.study, "cpu", folder)
+
+
+def test_the_tables_tell_the_numbers_of_the_results(table1: tuple[Summary, Path]) -> None:
+    summary, folder = table1
+    draw(summary, folder)
+    texts = {path.suffix: path.read_text(encoding="utf-8") for path in folder.glob("table.*")}
+    for cell in summary.study.cells:
+        shares = [json.loads(result_path(folder, cell, seed).read_text())["test_accuracy"] for seed in (0, 1)]
+        mean, spread = 50 * sum(shares), 100 * abs(shares[0] - shares[1]) / 2**0.5
+        assert f"| {cell.paper:.2f} | {mean:.2f} ± {spread:.2f} |" in texts[".md"]
+        assert f"<td>{cell.paper:.2f}</td><td>{mean:.2f} ± {spread:.2f}</td>" in texts[".html"]
+        assert f"& {cell.paper:.2f} & {mean:.2f} $\\pm$ {spread:.2f} " in texts[".tex"]
+
+
+def test_the_tables_say_what_they_are_on(table1: tuple[Summary, Path]) -> None:
+    summary, _ = table1
+    text = markdown(summary, "plot.png")
+    assert "GE-ViT, paper (rotMNIST) | GE-ViT, ours (rotmnist-rebuilt)" in text.replace(" GSA-Nets", " GE-ViT")
+    assert "rotMNIST" not in text.replace("paper (rotMNIST)", "")
+    notes = " ".join(summary.notes())
+    for fact in (
+        *(
+            "data rotmnist-rebuilt instead of rotmnist",
+            "epochs 8 instead of 300",
+            "training images 1,000 instead of all",
+        ),
+        *("† 15x15, 19x19, 23x23: trained on 500 images, where the other rows have 1,000", "over 2 seeds", "a machine"),
+        "chosen on validation images",
+    ):
+        assert fact in notes
+    assert [row[0] for row in table_rows(summary)][-4:] == ["11x11", "15x15†", "19x19†", "23x23†"]
+
+
+def test_what_is_missing_is_said(table1: tuple[Summary, Path]) -> None:
+    summary, folder = table1
+    result_path(folder, summary.study.runs[0], 1).unlink()
+    for seed in (0, 1):
+        result_path(folder, summary.study.runs[3], seed).unlink()
+    partial = Summary.read(summary.study, "cpu", folder)
+    assert table_rows(partial)[0][2] == "50.00 (1 of 2 seeds)"
+    assert table_rows(partial)[1][4] == "–"
+    assert "1 of 16 runs are not done yet" in " ".join(partial.notes())
+
+
+@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_drawing_every_study(name: str, seeds: int, tmp_path: Path) -> None:
+    study = STUDIES[name]("cpu")
+    made_up(study, "cpu", tmp_path, seeds)
+    summary = Summary.read(study, "cpu", tmp_path)
+    draw(summary, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".json") == DRAWN
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert_latex_is_sound(latex(summary))
+    html = page(summary)
+    assert html.count("<table") == html.count("</table>") == 2
+    assert "<svg" in html
+    assert "made-up digits &amp; more" in html
+    assert not re.search(r'(?:src|href)="(?!#)', html)
+
+
+def assert_latex_is_sound(text: str) -> None:
+    """Environments and braces are closed in order, rows fill the columns, and nothing special stands bare."""
+    opened: list[str] = []
+    for kind, environment in re.findall(r"\\(begin|end)\{(\w+)\}", text):
+        if kind == "begin":
+            opened.append(environment)
+        else:
+            assert opened.pop() == environment
+    assert not opened
+    bare = re.sub(r"\\[\\&%$#_{}]", "", text)
+    assert bare.count("{") == bare.count("}")
+    assert bare.count("$") % 2 == 0
+    columns = re.search(r"\\begin\{tabular\}\{(\w+)\}", text)
+    assert columns is not None
+    body = text.split("\\midrule\n")[1].split("\\bottomrule")[0].strip().splitlines()
+    for row in body:
+        assert row.endswith(r" \\")
+        assert len(re.findall(r"(?<!\\)&", row)) == len(columns.group(1)) - 1
+    assert text.isascii()
+    # A bare % would hide the rest of its line; only the first line is a comment.
+    assert not re.search(r"(?<!\\)[%#_]", text.split("\n", 1)[1].replace("tab:gevit-", ""))
+
+
+def test_the_same_results_give_the_same_files(table1: tuple[Summary, Path], tmp_path: Path) -> None:
+    summary, _ = table1
+    for name in ("one", "other"):
+        draw(summary, tmp_path / name)
+    for name in DRAWN:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "other" / name).read_bytes()
+
+
+def test_no_results_say_how_to_make_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert reproduce(tmp_path, "table3", "--draw-only") == 2
+    assert "make some with: gevit reproduce table3 --budget cpu" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("name", STUDIES)
+def test_studies_are_well_made_and_fair(name: str, budget: str) -> None:
+    study = STUDIES[name](budget)
+    assert study.name == name
+    assert len({(cell.row, cell.column) for cell in study.cells}) == len(study.cells)
+    assert len(study.cells) == len(study.rows) * len(study.columns)
+    configs = {cell.key: config_of(study, budget, cell) for cell in study.cells}
+    assert len(set(configs.values())) == len(configs)
+    recipes = set()
+    for cell in study.cells:
+        config = config_of(study, budget, cell)
+        assert config == configs[cell.key]
+        assert config.model in list_models()
+        alike: dict[str, Any] = {"model": "", "encoding": "ge", "neighborhood": 5, "limit_train": None}
+        recipes.add(dataclasses.replace(config, **alike))
+    assert len(recipes) == 1
+    if study.columns == [GSA, GE]:
+        for row in study.rows:
+            gsa, ge = (config_of(study, budget, cell) for cell in study.cells if cell.row == row)
+            assert dataclasses.replace(gsa, encoding="ge") == ge
+
+
+def test_the_numbers_of_the_paper() -> None:
+    if not TEX.exists():
+        pytest.skip(f"no text of the paper at {TEX}; set GEVIT_PAPER to it")
+    text = TEX.read_text(encoding="utf-8")
+    for name in ("table1", "table2", "table3", "table4", "cifar10"):
+        for cell in STUDIES[name]("paper").cells:
+            assert f"{cell.paper:.2f}" in text
+
+
+def test_measures_over_angles(tmp_path: Path) -> None:
+    study = STUDIES["angles"]("cpu")
+    made_up(study, "cpu", tmp_path)
+    summary = Summary.read(study, "cpu", tmp_path)
+    result = summary.results["z2_sa"][0]
+    assert len(result.by_angle) == 24
+    assert worst_angle(result) == result.by_angle["345"]
+    assert worst_angle(result) < mean_over_angles(result) < result.test_accuracy
+    assert table_rows(summary)[0][1:] == [
+        f"{100 * share:.2f}" for share in (result.test_accuracy, mean_over_angles(result), worst_angle(result))
+    ]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="locks are POSIX ones")
+def test_two_processes_do_not_share_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import fcntl
+
+    from gevit.reproduce.runner import _open, _run_name
+
+    study = STUDIES["table2"]("smoke")
+    config = config_of(study, "smoke", study.runs[0])
+    folder = tmp_path / "runs" / _run_name(config, _open(config.data, None))
+    folder.mkdir(parents=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert reproduce(tmp_path, "table2", "--budget", "smoke") == 2
+    assert f"another process is running {folder}" in capsys.readouterr().err
+
+
+def test_other_settings_are_another_run() -> None:
+    from gevit.reproduce.runner import _open, _run_name
+
+    study = STUDIES["table1"]("smoke")
+    data = _open("digits-upright", None)
+    config = config_of(study, "smoke", study.runs[0])
+    changes: list[dict[str, Any]] = [{"lr": 0.5}, {"seed": 1}, {"limit_test": 3}]
+    changed = [dataclasses.replace(config, **change) for change in changes]
+    assert len({_run_name(run, data) for run in (config, *changed)}) == 4
+    assert _run_name(config, dataclasses.replace(data, note="other data")) != _run_name(config, data)
+    assert _run_name(dataclasses.replace(config, out="elsewhere", data_root="x"), data) == _run_name(config, data)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["table1", "--seeds", "0"], "--seeds must be at least 1, got 0"),
+        (["table1", "--budget", "paper", "--data-root", "nowhere"], "gevit data prepare rotmnist --data-root nowhere"),
+    ],
+)
+def test_errors_are_one_line(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reproduce(tmp_path, *words) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_upright_digits_are_those_of_digits_unturned() -> None:
+    upright, turned = open_dataset("digits-upright"), open_dataset("digits")
+    images = {image.numpy().tobytes() for image in load_digits()[0]}
+    for name in ("train", "valid", "test"):
+        assert torch.equal(upright.split(name).labels, turned.split(name).labels)
+        some = (upright.split(name).images(torch.arange(20)) * 255).round().to(torch.uint8)
+        assert all(image.numpy().tobytes() in images for image in some)
+    first = torch.arange(20)
+    assert not torch.equal(upright.test.images(first), turned.test.images(first))
+    # Turning about the centre moves ink, but makes and loses little.
+    ratio = turned.test.images(first).sum((1, 2, 3)) / upright.test.images(first).sum((1, 2, 3))
+    assert ((ratio > 0.9) & (ratio < 1.1)).all()
