@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 from torch.optim import SGD
 
@@ -32,6 +31,8 @@ from gevit.training.schedule import learning_rate
 from gevit.training.setup import make_fabric, make_optimizer
 from gevit.training.state import RunState
 from tests.running import assert_same_run, assert_same_tensors, last_checkpoint, rows
+
+OPTIMIZERS = [*TrainConfig.__dataclass_fields__["optimizer"].metadata["choices"]]
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +92,13 @@ def test_one_cycle_goes_up_then_down(warmup: float, top: int) -> None:
     assert 0 < cycle[-1] < 0.5 * 2e-3
 
 
-@pytest.mark.parametrize("schedule", ["constant", "cosine", "one_cycle"])
+def test_a_trapezoid_falls_straight_in_its_last_epochs() -> None:
+    course = rates(schedule="trapezoid", warmup_epochs=1.0, cooldown_epochs=4.0)
+    assert course[:60] == [*rates(warmup_epochs=1.0)[:60]]
+    torch.testing.assert_close(torch.tensor(course[60:]), 0.5 * torch.arange(40, 0, -1) / 40)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "one_cycle", "trapezoid"])
 @pytest.mark.parametrize("warmup", [0.0, 0.01, 10.0])
 def test_every_rate_is_positive_and_at_most_the_peak(schedule: str, warmup: float) -> None:
     assert all(0 < rate <= 0.5 for rate in rates(schedule=schedule, warmup_epochs=warmup))
@@ -228,7 +235,7 @@ def test_clip_norm_bounds_the_change_of_the_weights(tmp_path: Path, data: DataSe
     assert float(rows(tmp_path / "steps.csv")[0]["gradient_norm"]) > 1e-3  # as it was before clipping
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_settings_reach_the_optimizer(optimizer: str) -> None:
     config = TrainConfig(optimizer=optimizer, weight_decay=0.25, momentum=0.5, lr=0.125)
     made = make_optimizer(config, nn.Linear(1, 1))
@@ -318,7 +325,7 @@ def test_a_request_to_stop_leaves_a_checkpoint_of_that_step(tmp_path: Path, data
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_checkpoint_brings_back_the_whole_state(tmp_path: Path, data: DataSet, optimizer: str, ema: float) -> None:
     settings = {"optimizer": optimizer, "ema": ema}
     run = fitted(tmp_path, data, **settings)
@@ -332,9 +339,17 @@ def test_a_checkpoint_brings_back_the_whole_state(tmp_path: Path, data: DataSet,
     )
 
 
-@pytest.mark.parametrize(("optimizer", "ema"), [("adam", 0.9), ("adamw", 0.0), ("sgd", 0.0)])
-def test_going_on_is_going_straight(tmp_path: Path, data: DataSet, optimizer: str, ema: float) -> None:
-    settings = {"optimizer": optimizer, "ema": ema, "epochs": 2, "rotate": True, "schedule": "cosine"}
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"optimizer": "adam", "ema": 0.9},
+        {"optimizer": "adamw", "accumulate": 2},
+        {"optimizer": "sgd", "flip": True},
+        {"optimizer": "muon", "model": "z2_sa", "neighborhood": 3},
+    ],
+)
+def test_going_on_is_going_straight(tmp_path: Path, data: DataSet, settings: dict[str, Any]) -> None:
+    settings = settings | {"epochs": 2, "rotate": True, "schedule": "cosine"}
     fitted(tmp_path / "straight", data, **settings)
     interrupt = Interrupt()
     for _ in range(6):  # after every single step
@@ -452,6 +467,10 @@ def test_rows_after_the_checkpoint_are_taken_back(tmp_path: Path) -> None:
 
 
 def test_tensorboard_shows_a_resumed_run_as_one(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+        EventAccumulator,
+    )
+
     for first, value in ((1, 1.0), (3, 2.0)):
         events = EventFile(tmp_path, first)
         for step in (first, first + 1, first + 2, first + 3):
@@ -538,8 +557,8 @@ def test_bad_files_of_settings(tmp_path: Path, text: str, message: str) -> None:
     ({"lr": -1.0}, "lr must be greater than 0, got -1.0"),
     ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, got 1.0"),
     ({"seed": -1}, "seed must be at least 0, got -1"),
-    ({"optimizer": "lion"}, "optimizer must be one of adam, adamw, sgd, got 'lion'"),
-    ({"warmup_epochs": 3.0, "epochs": 2}, r"warmup_epochs must be at most epochs \(2\), got 3.0"),
+    ({"optimizer": "lion"}, "optimizer must be one of .*adamw.*, got 'lion'"),
+    ({"warmup_epochs": 3.0, "epochs": 2}, r"must be at most epochs \(2\)"),
 ])  # fmt: skip
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_bad_settings(settings: dict[str, Any], message: str) -> None:

@@ -68,11 +68,8 @@ def run(args: argparse.Namespace) -> int:
         table.add_column(head, overflow="fold", justify="right" if table.columns else "left")
     for row in table_rows(summary):
         table.add_row(*row)
-    console = Console()
-    console.print(table)
-    for note in summary.notes():
-        console.print(f"- {note}", highlight=False, markup=False)
-    console.print(f"table and plot: {folder}", highlight=False, markup=False, soft_wrap=True)
+    Console().print(table)
+    print(*(f"- {note}" for note in summary.notes()), f"table and plot: {folder}", sep="\n")
     return 0
 
 

@@ -80,7 +80,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(
             f"test accuracy {outcome['test_accuracy']:.2%} (epoch {outcome['best_epoch']}, best on validation with "
-            f"{outcome['valid_accuracy']:.2%})\nequivariance error {outcome['equivariance']['logits']:.1e} "
-            f"(quarter turns and flips, logits)\nmodel   {outcome['model']}\nreport  {outcome['report']}"
+            f"{outcome['valid_accuracy']:.2%})\nequivariance error {outcome['equivariance']['logits']:.1e} (logits, "
+            f"quarter turns and flips in {outcome['equivariance']['group']})\nmodel   {outcome['model']}\n"
+            f"report  {outcome['report']}"
         )
     return 0

@@ -19,11 +19,10 @@ class Display:
     Args:
         config: of the run.
         steps: of the whole run.
-        step: steps done already.
         visible: False on all processes but the first.
     """
 
-    def __init__(self, config: TrainConfig, steps: int, step: int, visible: bool) -> None:
+    def __init__(self, config: TrainConfig, steps: int, visible: bool) -> None:
         self.console = Console(stderr=True, quiet=not visible, soft_wrap=True)
         self._epochs, self._steps_per_epoch = config.epochs, steps // config.epochs
         self._progress = Progress(
@@ -37,7 +36,7 @@ class Display:
             console=self.console,
             disable=not visible or not self.console.is_terminal,
         )
-        self._task = self._progress.add_task("", total=steps, completed=step, loss="-", speed="-", best="-")
+        self._task = self._progress.add_task("", total=steps, loss="-", speed="-", best="-")
 
     def __enter__(self) -> Display:
         self._progress.start()
@@ -47,6 +46,10 @@ class Display:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
+
+    def go_on(self, step: int, best: Row | None) -> None:
+        """Begin after some steps that were done before."""
+        self._progress.reset(self._task, completed=step, best=_accuracy(best) if best else "-")
 
     def say(self, message: str) -> None:
         """A line of text."""
@@ -76,7 +79,7 @@ class Display:
 
     def epoch(self, row: Row, best: Row, is_best: bool) -> None:
         """Show an epoch's outcome."""
-        self._progress.update(self._task, best=f"{best['valid_accuracy']:.2%} (epoch {int(best['epoch'])})")
+        self._progress.update(self._task, best=_accuracy(best))
         self.say(
             f"epoch {int(row['epoch']):3d}/{self._epochs}  train loss {row['train_loss']:.4f} acc "
             f"{row['train_accuracy']:.2%}  valid loss {row['valid_loss']:.4f} acc {row['valid_accuracy']:.2%}  "
@@ -89,3 +92,7 @@ class Display:
         with Progress(console=self.console, disable=self._progress.disable, transient=True) as progress:
             task = progress.add_task(title, total=images)
             yield lambda count: progress.update(task, advance=count)
+
+
+def _accuracy(best: Row) -> str:
+    return f"{best['valid_accuracy']:.2%} (epoch {int(best['epoch'])})"

@@ -75,7 +75,11 @@ def finish(
         "best_epoch": record.best_epoch,
         "valid_accuracy": best["valid_accuracy"],
         "test_accuracy": test.accuracy,
-        "equivariance": {"logits": record.equivariance.worst, "feature_maps": record.equivariance_maps.worst},
+        "equivariance": {
+            "group": str(model.group),
+            "logits": record.equivariance.worst,
+            "feature_maps": record.equivariance_maps.worst,
+        },
         "seconds": record.seconds,
     }
 

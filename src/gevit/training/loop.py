@@ -108,7 +108,7 @@ class Run:
         )
         self.steps = config.epochs * self.batches.steps_per_epoch
         self.folder: Path = config.folder
-        self.display = Display(config, self.steps, 0, visible=fabric.is_global_zero)
+        self.display = Display(config, self.steps, visible=fabric.is_global_zero)
 
     def restore(self) -> None:
         """Go on from the newest whole checkpoint, if there is one."""
@@ -139,6 +139,7 @@ class Run:
             num_workers=self.config.workers,
             pin_memory=self.fabric.device.type == "cuda",
         )
+        self.display.go_on(progress.step, progress.best)
         with self.display, self._open_log() if first else nullcontext() as log:
             last_save = began = time.monotonic()
             for images, labels in loader:

@@ -20,7 +20,7 @@ ITERATIONS = 6
 
 
 # What is not a matrix (biases, norms, maps of one channel) moves by Adam, in steps of this share of the learning rate.
-ADAM_SHARE, ADAM_BETAS, ADAM_EPS = 0.25, (0.9, 0.999), 1e-8
+ADAM_SHARE, ADAM_BETA, ADAM_EPS = 0.25, 0.999, 1e-8
 
 
 class Muon(Optimizer):
@@ -32,7 +32,7 @@ class Muon(Optimizer):
         parameters: of the network.
         lr: the spectral norm of a matrix's step (times the square root of rows / columns, where there are more rows);
             a quarter of it is Adam's learning rate for the rest.
-        momentum: of a matrix's gradient, applied as Nesterov does.
+        momentum: of the gradient; applied to matrices as Nesterov does.
         weight_decay: share of the weights taken off at each step, times the learning rate.
     """
 
@@ -50,23 +50,26 @@ class Muon(Optimizer):
                     continue
                 is_matrix = parameter.ndim == 2 and min(parameter.shape) > 1
                 lr = group["lr"] * (1 if is_matrix else ADAM_SHARE)
-                direction = self._orthogonal(parameter, group["momentum"]) if is_matrix else self._adam(parameter)
+                direct = self._orthogonal if is_matrix else self._adam
+                direction = direct(parameter, parameter.grad, group["momentum"])
                 parameter.mul_(1 - lr * group["weight_decay"]).sub_(direction, alpha=lr)
 
-    def _orthogonal(self, parameter: Tensor, momentum: float) -> Tensor:
+    def _orthogonal(self, parameter: Tensor, gradient: Tensor, momentum: float) -> Tensor:
         buffer = self._moment(parameter, "momentum_buffer")
-        buffer.mul_(momentum).add_(parameter.grad)
+        buffer.mul_(momentum).add_(gradient)
         rows, columns = parameter.shape
-        return orthogonalized(parameter.grad + momentum * buffer) * max(1.0, rows / columns) ** 0.5
+        return orthogonalized(gradient + momentum * buffer) * max(1.0, rows / columns) ** 0.5
 
-    def _adam(self, parameter: Tensor) -> Tensor:
+    def _adam(self, parameter: Tensor, gradient: Tensor, momentum: float) -> Tensor:
         steps = self.state[parameter].setdefault("step", torch.zeros(()))
         steps += 1
         first, second = self._moment(parameter, "exp_avg"), self._moment(parameter, "exp_avg_sq")
-        first.lerp_(parameter.grad, 1 - ADAM_BETAS[0])
-        second.lerp_(parameter.grad.square(), 1 - ADAM_BETAS[1])
-        unbiased = [1 - beta ** float(steps) for beta in ADAM_BETAS]
-        return first / unbiased[0] / ((second / unbiased[1]).sqrt() + ADAM_EPS)
+        first.lerp_(gradient, 1 - momentum)
+        second.lerp_(gradient.square(), 1 - ADAM_BETA)
+        unbiased_first = first / (1 - momentum ** float(steps))
+        unbiased_second = second / (1 - ADAM_BETA ** float(steps))
+        direction: Tensor = unbiased_first / (unbiased_second.sqrt() + ADAM_EPS)
+        return direction
 
     def _moment(self, parameter: Tensor, name: str) -> Tensor:
         moment: Tensor = self.state[parameter].setdefault(name, torch.zeros_like(parameter))
@@ -83,7 +86,7 @@ def orthogonalized(matrix: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows
     True
     """
     tall = matrix.shape[0] > matrix.shape[1]
-    x = matrix.T if tall else matrix
+    x: Tensor = matrix.T if tall else matrix
     x = x / (x.norm() + 1e-7)
     a, b, c = NEWTON_SCHULZ
     for _ in range(ITERATIONS):
