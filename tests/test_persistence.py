@@ -209,7 +209,7 @@ def test_weights_and_facts_that_do_not_fit(
 ) -> None:
     """A model whose code has changed since it was saved: made here by saving without the check."""
     monkeypatch.setattr("gevit.persistence._check_fit", lambda *_: None)
-    monkeypatch.setattr("gevit.persistence._build", lambda *_: build(INFO))
+    monkeypatch.setattr("gevit.persistence._blank", lambda *_: build(INFO))
     gevit.save(build(INFO), dataclasses.replace(INFO, **change), saved / "model.safetensors")  # type: ignore[arg-type]
     monkeypatch.undo()
     with pytest.raises(ValueError, match=message):

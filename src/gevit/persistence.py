@@ -100,7 +100,7 @@ def save(model: nn.Module, info: ModelInfo, path: str | Path) -> None:
     """
     weights_path, info_path = _pair(path)
     state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
-    _check_fit(state, _build(info, "auto").state_dict(), "the model to save is not the one that info describes")
+    _check_fit(state, _blank(info, "auto").state_dict(), "the model to save is not the one that info describes")
     text = info.to_json().encode()
     with write_aside(info_path) as aside:
         aside.write_bytes(text)
@@ -137,7 +137,7 @@ def load(path: str | Path, backend: str = "auto") -> EquivariantModel:
             "was changed or damaged; take both from where they were saved, or save the model again"
         )
     info = ModelInfo.from_json(text.decode())
-    model = _build(info, backend)
+    model = _blank(info, backend)
     _check_fit(state, model.state_dict(), f"the weights in {weights_path} are not those of {info.name!r} here")
     model.load_state_dict(state)
     model.info = info
@@ -176,19 +176,24 @@ def _pair(path: str | Path) -> tuple[Path, Path]:
     return path.with_suffix(".safetensors"), path.with_suffix(".json")
 
 
-def _build(info: ModelInfo, backend: str) -> EquivariantModel:
+def build(info: ModelInfo, backend: str = "auto") -> EquivariantModel:
+    """The model that is described, with random weights."""
+    return create_model(
+        info.name,
+        info.preset,
+        in_channels=info.in_channels,
+        num_classes=info.num_classes,
+        neighborhood=info.neighborhood,
+        encoding=info.encoding,
+        pooling=info.pooling,
+        backend=backend,
+    )
+
+
+def _blank(info: ModelInfo, backend: str) -> EquivariantModel:
     # Its first weights are random and soon overwritten: the caller's random numbers stay as they are.
     with torch.random.fork_rng(devices=[]):
-        return create_model(
-            info.name,
-            info.preset,
-            in_channels=info.in_channels,
-            num_classes=info.num_classes,
-            neighborhood=info.neighborhood,
-            encoding=info.encoding,
-            pooling=info.pooling,
-            backend=backend,
-        )
+        return build(info, backend)
 
 
 def _digest(text: bytes, state: Mapping[str, Tensor]) -> str:

@@ -35,7 +35,8 @@ def page(summary: Summary) -> str:
 
 
 def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
+    heads = [escape(name).replace(", ", ",<br>") for name in header]
+    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
     body = "".join(
         f'<tr><th scope="row">{escape(label)}</th>{"".join(f"<td>{escape(text)}</td>" for text in texts)}</tr>'
         for label, *texts in rows

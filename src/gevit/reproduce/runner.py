@@ -67,12 +67,11 @@ def run_study(study: Study, budget: str, seeds: int, place: Workplace, say: Call
         rest = f", about {_duration(pace * (len(missing) - number))} to go at this pace" if pace else ""
         say(f"run {done + number + 1} of {len(wanted)}: {cell.key}, seed {seed}{rest}")
         try:
-            result = run_cell(study, budget, cell, seed, place)
+            write_result(result_path(folder, cell, seed), run_cell(study, budget, cell, seed, place))
         except KeyboardInterrupt as error:
             raise KeyboardInterrupt(
                 f"stopped with {done + number} of {len(wanted)} runs done; nothing is lost, the same command goes on"
             ) from error
-        write_result(result_path(folder, cell, seed), result)
 
 
 def run_cell(study: Study, budget: str, cell: Cell, seed: int, place: Workplace) -> Result:

@@ -7,6 +7,7 @@ that all directions learn alike. On rotated digits it needs several times fewer 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -58,7 +59,7 @@ class Muon(Optimizer):
         buffer = self._moment(parameter, "momentum_buffer")
         buffer.mul_(momentum).add_(gradient)
         rows, columns = parameter.shape
-        return orthogonalized(gradient + momentum * buffer) * max(1.0, rows / columns) ** 0.5
+        return orthogonalized(gradient + momentum * buffer) * math.sqrt(max(1.0, rows / columns))
 
     def _adam(self, parameter: Tensor, gradient: Tensor, momentum: float) -> Tensor:
         steps = self.state[parameter].setdefault("step", torch.zeros(()))

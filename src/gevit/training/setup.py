@@ -14,8 +14,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from gevit.data import DataSet, open_dataset
 from gevit.evaluation.evaluate import choose
 from gevit.layers import GroupAttention, LiftingAttention
-from gevit.models import create_model
-from gevit.persistence import ModelInfo
+from gevit.persistence import ModelInfo, build
 from gevit.training.config import TrainConfig
 from gevit.training.muon import Muon
 from gevit.training.randomness import For, seed_for
@@ -68,16 +67,7 @@ def describe_model(config: TrainConfig, data: DataSet) -> ModelInfo:
 def make_model(config: TrainConfig, info: ModelInfo) -> nn.Module:
     """A model with its first weights, drawn from the run's seed."""
     torch.manual_seed(seed_for(config.seed, For.WEIGHTS))
-    model = create_model(
-        info.name,
-        info.preset,
-        info.in_channels,
-        info.num_classes,
-        neighborhood=info.neighborhood,
-        encoding=info.encoding,
-        pooling=info.pooling,
-        backend=config.backend,
-    )
+    model = build(info, config.backend)
     if config.dropout is not None:
         for layer in model.modules():
             if isinstance(layer, nn.Dropout):
