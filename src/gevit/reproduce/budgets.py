@@ -25,17 +25,17 @@ SMOKE: Settings = {
 }
 CPU: Settings = {
     "data": "rotmnist-rebuilt",
-    "epochs": 8,
+    "epochs": 3,
     "batch_size": 16,
-    "optimizer": "adam",
-    "lr": 5e-3,
+    "optimizer": "muon",
+    "lr": 5e-2,
     "schedule": "cosine",
-    "warmup_epochs": 1.0,
-    "weight_decay": 1e-4,
+    "warmup_epochs": 0.25,
+    "weight_decay": 0.01,
     "dropout": 0.0,
-    "limit_train": 1000,
-    "limit_valid": 250,
-    "limit_test": 2000,
+    "limit_train": 3000,
+    "limit_valid": 500,
+    "limit_test": 5000,
 }
 PAPER: Settings = {
     "data": "rotmnist",
@@ -65,11 +65,11 @@ RECIPES: Mapping[str, Mapping[str, Settings]] = {
     },
     "cpu": {
         "rotmnist": CPU,
-        "cifar10": {**CPU, "data": "cifar10", "limit_train": 2000},
-        "pcam": {**CPU, "data": "pcam"},
+        "cifar10": {**CPU, "data": "cifar10", "lr": 2e-2},
+        "pcam": {**CPU, "data": "pcam", "epochs": 8, "lr": 2e-2},
         # A few images need more passes.
-        "sizes": {**CPU, "epochs": 30},
-        "upright": {**CPU, "data": "digits-upright", "limit_train": 2000},
+        "sizes": {**CPU, "epochs": 10},
+        "upright": {**CPU, "data": "digits-upright"},
     },
     "paper": {
         "rotmnist": PAPER,
@@ -80,7 +80,7 @@ RECIPES: Mapping[str, Mapping[str, Settings]] = {
     },
 }
 # What the runs of cells that are marked costly get instead.
-COSTLY: Mapping[str, Settings] = {"cpu": {"limit_train": 500}}
+COSTLY: Mapping[str, Settings] = {"cpu": {"limit_train": 1000}}
 
 
 def config_of(study: Study, budget: str, cell: Cell, seed: int = 0) -> TrainConfig:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gevit.evaluation.charts import BLUE, FONT, GRID, INK, ORANGE, style
+from gevit.training.log import Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-History = Sequence[Mapping[str, float]]
+History = Sequence[Row]
 
 Curve = tuple[str, str, str, str, str]  # label, column of the history, colour, dash, marker
 # Panels by title: their curves, and what the numbers are multiplied by.

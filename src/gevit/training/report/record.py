@@ -9,6 +9,7 @@ from typing import Any
 from gevit.equivariance import Report
 from gevit.evaluation.evaluate import equivariance_rows
 from gevit.evaluation.metrics import Evaluation
+from gevit.training.log import Row
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class RunRecord:
     command: str
     environment: dict[str, str]
     parameters: int
-    history: list[dict[str, float]]
+    history: list[Row]
     best_epoch: int
     seconds: float
     data_note: str
