@@ -23,8 +23,15 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from gevit.data import load_digits
+from gevit.cli import main
+from gevit.data import DataSet, load_digits
+from gevit.data.dataset import MemorySplit
+from gevit.data.digits import digit_set
 from gevit.training.checkpoint import Checkpoint, newest_good_checkpoint
+from gevit.training.config import TrainConfig
+from gevit.training.interrupt import Interrupt
+from gevit.training.loop import Run
+from gevit.training.setup import make_fabric
 
 # Small, but with everything that a run has to remember.
 TRAIN = (
@@ -33,13 +40,19 @@ TRAIN = (
     *("--checkpoint-seconds", "0", "--accelerator", "cpu"),
 )
 STEPS = 12
+OPTIMIZERS = [*TrainConfig.__dataclass_fields__["optimizer"].metadata["choices"]]
 PATIENCE = 300
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 TIMES = {"seconds", "images_per_second", "epoch_seconds"}
 
 _numbers = itertools.count()
 _forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["pytest", "gevit.training.loop", "gevit.training.finish", "gevit.training.events"])
+_forks.set_forkserver_preload(
+    [
+        *("pytest", "gevit.cli", "gevit.training.loop", "gevit.training.finish"),
+        *("tensorboard.compat.proto.event_pb2", "tensorboard.summary.writer.record_writer"),
+    ]
+)
 
 
 class Life:
@@ -95,6 +108,7 @@ def _live(
     prepare: Callable[[], None] | None,
     environment: dict[str, str],
 ) -> None:
+    multiprocessing.set_start_method(None, force=True)  # workers are forked from here, as those of a user's process are
     os.environ.update(environment)
     os.chdir(home)
     file = os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -102,10 +116,9 @@ def _live(
         os.dup2(file, stream)
     torch.set_num_threads(1)
     sys.argv = ["gevit", *arguments]
+    mock.patch("gevit.training.finish.write_report").start()  # takes as long as the run, and has tests of its own
     if prepare:
         prepare()
-    from gevit.cli import main
-
     sys.exit(main(arguments))
 
 
@@ -184,6 +197,30 @@ def write_digits(root: Path, train: int = STEPS, valid: int = 4, test: int = 4) 
         arrays[f"y_{split}"] = labels[members].numpy()
     root.mkdir(parents=True, exist_ok=True)
     np.savez(root / "rotmnist_rebuilt.npz", **arrays)
+
+
+def few_digits() -> DataSet:
+    """A dozen real digits to train on, in memory."""
+    images, labels = load_digits()
+    train, valid, test = (
+        MemorySplit(images[first::step], labels[first::step]) for first, step in ((0, 417), (1, 1250), (2, 1250))
+    )
+    return digit_set("digits", train, valid, test, "a few digits")
+
+
+def make_run(folder: Path, data: DataSet, **settings: Any) -> Run:
+    """A small run in this process."""
+    config = TrainConfig(
+        **{"model": "z2_cnn", "batch_size": 4, "epochs": 1, "accelerator": "cpu", "out": str(folder), **settings}
+    )
+    return Run(config, make_fabric(config), data)
+
+
+def fitted(folder: Path, data: DataSet, **settings: Any) -> Run:
+    """A small run in this process, when it is through."""
+    run = make_run(folder, data, **settings)
+    run.fit(Interrupt())
+    return run
 
 
 def last_checkpoint(run: Path) -> Checkpoint:

@@ -23,6 +23,7 @@ from tests.running import (
     At,
     Life,
     assert_same_run,
+    cold,
     die,
     last_checkpoint,
     rows,
@@ -118,15 +119,9 @@ def test_ctrl_c_under_torchrun_then_resume_with_devices(home: Path, shared: Path
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
 
-    resumed = subprocess.run(
-        [sys.executable, "-m", "gevit", "train", "--out", "launched", "--resume"],
-        cwd=home,
-        env=os.environ | ONE_THREAD,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    resumed = cold(["train", "--out", "launched", "--resume"], home)
     assert resumed.returncode == 0, resumed.stderr
+    assert (home / "launched" / "report.html").exists()
     assert f"resuming after step {step} of {STEPS}" in resumed.stderr
     assert_same_run(shared, home / "launched")
 

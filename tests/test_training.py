@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import math
 import signal
 from pathlib import Path
@@ -10,51 +8,33 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import nn
 from torch.optim import SGD
 
-from gevit.data import DataSet, Split, load_digits
+from gevit.data import DataSet, Split
 from gevit.data.dataset import MemorySplit
-from gevit.data.digits import digit_set
-from gevit.training import checkpoint as checkpoints
-from gevit.training import command
 from gevit.training.batches import StepBatches, turn
-from gevit.training.checkpoint import Checkpoint, load_checkpoint, newest_good_checkpoint, save_checkpoint
-from gevit.training.config import TrainConfig, read_yaml
-from gevit.training.events import EventFile
-from gevit.training.folder import FIXED, resumed_config
+from gevit.training.config import TrainConfig
 from gevit.training.interrupt import Interrupt
-from gevit.training.log import Row, RunLog
-from gevit.training.loop import NonFiniteError, Run
+from gevit.training.loop import NonFiniteError
 from gevit.training.schedule import learning_rate
-from gevit.training.setup import make_fabric, make_optimizer
+from gevit.training.setup import make_optimizer
 from gevit.training.state import RunState
-from tests.running import assert_same_run, assert_same_tensors, last_checkpoint, rows
-
-OPTIMIZERS = [*TrainConfig.__dataclass_fields__["optimizer"].metadata["choices"]]
+from tests.running import (
+    OPTIMIZERS,
+    assert_same_run,
+    assert_same_tensors,
+    few_digits,
+    fitted,
+    last_checkpoint,
+    make_run,
+    rows,
+)
 
 
 @pytest.fixture(scope="module")
 def data() -> DataSet:
-    images, labels = load_digits()
-    train, valid, test = (
-        MemorySplit(images[first::step], labels[first::step]) for first, step in ((0, 417), (1, 1250), (2, 1250))
-    )
-    return digit_set("digits", train, valid, test, "a few digits")
-
-
-def make_run(folder: Path, data: DataSet, **settings: Any) -> Run:
-    config = TrainConfig(
-        **{"model": "z2_cnn", "batch_size": 4, "epochs": 1, "accelerator": "cpu", "out": str(folder), **settings}
-    )
-    return Run(config, make_fabric(config), data)
-
-
-def fitted(folder: Path, data: DataSet, **settings: Any) -> Run:
-    run = make_run(folder, data, **settings)
-    run.fit(Interrupt())
-    return run
+    return few_digits()
 
 
 # The learning rate
@@ -319,262 +299,3 @@ def test_a_request_to_stop_leaves_a_checkpoint_of_that_step(tmp_path: Path, data
     with pytest.raises(KeyboardInterrupt, match=r"after step 1 of 3.*--resume"):
         make_run(tmp_path, data, checkpoint_seconds=1e9).fit(interrupt)
     assert last_checkpoint(tmp_path).facts["progress"]["step"] == 1
-
-
-# Checkpoints
-
-
-@pytest.mark.parametrize("ema", [0.0, 0.9])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_checkpoint_brings_back_the_whole_state(tmp_path: Path, data: DataSet, optimizer: str, ema: float) -> None:
-    settings = {"optimizer": optimizer, "ema": ema}
-    run = fitted(tmp_path, data, **settings)
-    restored = make_run(tmp_path, data, **settings)
-    restored.restore()
-    before, after = run.state.checkpoint(), restored.state.checkpoint()
-    assert_same_tensors(before.tensors, after.tensors)
-    assert before.facts == after.facts
-    assert {name.split("/")[0] for name in before.tensors} == {"model", "best", "optimizer"} | (
-        {"average"} if ema else set()
-    )
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"optimizer": "adam", "ema": 0.9},
-        {"optimizer": "adamw", "accumulate": 2},
-        {"optimizer": "sgd", "flip": True},
-        {"optimizer": "muon", "model": "z2_sa", "neighborhood": 3},
-    ],
-)
-def test_going_on_is_going_straight(tmp_path: Path, data: DataSet, settings: dict[str, Any]) -> None:
-    settings = settings | {"epochs": 2, "rotate": True, "schedule": "cosine"}
-    fitted(tmp_path / "straight", data, **settings)
-    interrupt = Interrupt()
-    for _ in range(6):  # after every single step
-        run = make_run(tmp_path / "halting", data, **settings)
-        run.restore()
-        interrupt.requested = True
-        with pytest.raises(KeyboardInterrupt):
-            run.fit(interrupt)
-    assert_same_run(tmp_path / "straight", tmp_path / "halting")
-
-
-SOME = Checkpoint({"model/w": torch.arange(1000.0), "model/n": torch.tensor(3), "model/e": torch.empty(0)}, {"a": [1]})
-
-
-def test_the_last_two_checkpoints_are_kept(tmp_path: Path) -> None:
-    for step in (1, 5, 10, 1000):
-        save_checkpoint(tmp_path, step, SOME)
-    assert [path.name for path in checkpoints.checkpoint_paths(tmp_path)] == [
-        "step-000001000.safetensors",
-        "step-000000010.safetensors",
-    ]
-    loaded = load_checkpoint(checkpoints.checkpoint_paths(tmp_path)[0])
-    assert_same_tensors(loaded.tensors, SOME.tensors)
-    assert loaded.facts == SOME.facts
-
-
-@pytest.mark.parametrize("place", [0.0, 0.01, 0.1, 0.5, 0.9999])
-def test_one_changed_bit_is_noticed_wherever_it_is(tmp_path: Path, place: float) -> None:
-    path = save_checkpoint(tmp_path, 1, SOME)
-    content = bytearray(path.read_bytes())
-    content[int(place * len(content))] ^= 1
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=path.name):
-        load_checkpoint(path)
-
-
-@pytest.mark.parametrize("length", [0, 4, 100, 2000, -1])
-def test_a_file_cut_short_is_noticed(tmp_path: Path, length: int) -> None:
-    path = save_checkpoint(tmp_path, 1, SOME)
-    path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(ValueError, match=path.name):
-        load_checkpoint(path)
-
-
-def test_other_files_are_no_checkpoints_and_are_never_unpickled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "step-000000001.safetensors"
-
-    class Bomb:
-        def __reduce__(self) -> tuple[Any, tuple[str]]:
-            return exec, (f"open({str(tmp_path / 'unpickled')!r}, 'w')",)
-
-    torch.save({"bomb": Bomb()}, path)
-    with pytest.raises(ValueError, match="not a checkpoint"):
-        load_checkpoint(path)
-    assert not (tmp_path / "unpickled").exists()
-    save_file({"w": torch.zeros(2)}, path)
-    with pytest.raises(ValueError, match="digest"):
-        load_checkpoint(path)
-    monkeypatch.setattr(checkpoints, "FORMAT", 2)
-    save_checkpoint(tmp_path, 1, SOME)
-    monkeypatch.undo()
-    with pytest.raises(ValueError, match="another version"):
-        load_checkpoint(path)
-
-
-def test_the_newest_whole_checkpoint_is_used_and_the_others_are_named(tmp_path: Path) -> None:
-    assert newest_good_checkpoint(tmp_path) == (None, [])
-    good, bad = (save_checkpoint(tmp_path, step, SOME) for step in (1, 2))
-    bad.write_bytes(b"")
-    found, faults = newest_good_checkpoint(tmp_path)
-    assert found is not None
-    assert [bad.name in fault for fault in faults] == [True]
-    good.unlink()
-    assert newest_good_checkpoint(tmp_path)[0] is None
-
-
-def test_damaged_checkpoints_never_push_out_new_ones(tmp_path: Path) -> None:
-    for step in (10, 11):
-        save_checkpoint(tmp_path, step, SOME).write_bytes(b"")
-    for step in (1, 2, 3):
-        save_checkpoint(tmp_path, step, SOME)
-        found, _ = newest_good_checkpoint(tmp_path)
-        assert found is not None
-    assert len(checkpoints.checkpoint_paths(tmp_path)) == 2
-
-
-def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, data: DataSet) -> None:
-    fitted(tmp_path, data)
-    with pytest.raises(ValueError, match=r"do not fit z2_sa with 10 classes.*another --out"):
-        make_run(tmp_path, data, model="z2_sa", neighborhood=3).restore()
-
-
-# Logs
-
-
-def test_rows_after_the_checkpoint_are_taken_back(tmp_path: Path) -> None:
-    def row(step: int) -> Row:
-        return dict.fromkeys(("epoch", "lr", "loss", "accuracy", "gradient_norm", "images_per_second"), 0.5) | {
-            "step": step
-        }
-
-    with RunLog(tmp_path, "run", {}, 0, wandb=False) as log:
-        for step in (1, 2, 3, 4):
-            log.step(row(step))
-    with (tmp_path / "steps.csv").open("a") as file:
-        file.write("5,1,0.")  # the power went off here
-    with RunLog(tmp_path, "run", {}, 2, wandb=False) as log:
-        log.step(row(3))
-    assert [entry["step"] for entry in rows(tmp_path / "steps.csv")] == ["1", "2", "3"]
-    with RunLog(tmp_path, "run", {}, 0, wandb=False):
-        pass
-    assert rows(tmp_path / "steps.csv") == []
-
-
-def test_tensorboard_shows_a_resumed_run_as_one(tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
-        EventAccumulator,
-    )
-
-    for first, value in ((1, 1.0), (3, 2.0)):
-        events = EventFile(tmp_path, first)
-        for step in (first, first + 1, first + 2, first + 3):
-            events.add({"train/loss": value}, step)
-        events.close()
-        next(tmp_path.glob("events.*")).rename(tmp_path / f"events.out.tfevents.{first:010d}")
-    shown = EventAccumulator(str(tmp_path)).Reload().Scalars("train/loss")
-    assert [(event.step, event.value) for event in shown] == [(1, 1), (2, 1), (3, 2), (4, 2), (5, 2), (6, 2)]
-
-
-# Settings
-
-
-def test_every_setting_has_a_flag_and_every_flag_a_help() -> None:
-    named = [name for names in command.GROUPS.values() for name in names]
-    assert sorted(named) == sorted(field.name for field in dataclasses.fields(TrainConfig))
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    flags = {option for action in parser._actions for option in action.option_strings}
-    assert {"--" + name.replace("_", "-") for name in named} <= flags
-    assert all(action.help for action in parser._actions)
-    assert set(named) >= FIXED
-
-
-def test_flags_that_are_not_given_say_nothing() -> None:
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    assert vars(parser.parse_args(["--lr", "1e-2", "--no-flip"])) == {
-        "config": None,
-        "resume": False,
-        "json": False,
-        "lr": "1e-2",
-        "flip": False,
-    }
-
-
-def test_settings_survive_their_file(tmp_path: Path) -> None:
-    config = TrainConfig(lr=1e-5, neighborhood=None, flip=True, clip_norm=2.0, out="a: b #c", data="0123")
-    (tmp_path / "config.yaml").write_text(config.to_yaml())
-    assert TrainConfig(**read_yaml(tmp_path / "config.yaml")) == config
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_yaml_as_people_write_it(tmp_path: Path) -> None:
-    path = tmp_path / "a.yaml"
-    path.write_text("lr: 1e-3\nweight-decay: 0\nneighborhood: global\nepochs: 5\nrotate: yes\n")
-    config = TrainConfig(**read_yaml(path))
-    assert (config.lr, config.weight_decay, config.neighborhood, config.epochs, config.rotate) == (
-        1e-3,
-        0.0,
-        None,
-        5,
-        True,
-    )
-    path.write_text("")
-    assert read_yaml(path) == {}
-
-
-@pytest.mark.parametrize(("text", "message"), [
-    ("epoch: 3", "unknown setting 'epoch'; did you mean 'epochs'"),
-    ("zzz: 3", "unknown setting 'zzz'; known are model, data"),
-    ("- 3", "'name: value' lines, found a list"),
-    ("a: [", "not a YAML file"),
-    ("!!python/object/apply:os.system ['true']", "not a YAML file"),
-])  # fmt: skip
-def test_bad_files_of_settings(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "a.yaml"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=message):
-        read_yaml(path)
-
-
-@pytest.mark.parametrize(("settings", "message"), [
-    ({"epochs": 2.5}, "epochs must be of type int, got 2.5"),
-    ({"epochs": "many"}, "epochs must be of type int, got 'many'"),
-    ({"epochs": True}, "epochs must be of type int, got True"),
-    ({"epochs": None}, "epochs must be of type int, got None"),
-    ({"lr": "fast"}, "lr must be of type float, got 'fast'"),
-    ({"lr": "nan"}, "lr must be"),
-    ({"lr": math.inf}, "lr must be"),
-    ({"rotate": "yes"}, "rotate must be of type bool, got 'yes'"),
-    ({"model": 5}, "model must be of type str, got 5"),
-    ({"epochs": 0}, "epochs must be at least 1, got 0"),
-    ({"lr": -1.0}, "lr must be greater than 0, got -1.0"),
-    ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, got 1.0"),
-    ({"seed": -1}, "seed must be at least 0, got -1"),
-    ({"optimizer": "lion"}, "optimizer must be one of .*adamw.*, got 'lion'"),
-    ({"warmup_epochs": 3.0, "epochs": 2}, r"must be at most epochs \(2\)"),
-])  # fmt: skip
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_bad_settings(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        TrainConfig(**settings)
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_a_resumed_run_keeps_what_must_stay_and_takes_what_may_change(tmp_path: Path) -> None:
-    saved = TrainConfig(model="d4_sa", lr=0.1, epochs=3, out=str(tmp_path))
-    (tmp_path / "config.yaml").write_text(saved.to_yaml())
-    assert resumed_config(tmp_path, {}) == saved
-    assert resumed_config(tmp_path, {"lr": "0.2", "epochs": "9"}) == dataclasses.replace(saved, lr=0.2, epochs=9)
-    assert resumed_config(tmp_path, {"model": "d4_sa", "batch_size": "8"}) == saved
-    for name in FIXED:
-        other = {"model": "z2_sa", "data": "x", "preset": "pcam", "encoding": "gsa", "pooling": "sum_max", "ema": "0.5",
-                 "optimizer": "sgd", "skip_corrupt": True}.get(name, "77")  # fmt: skip
-        with pytest.raises(ValueError, match=rf"has {name} = .*another run with another --out"):
-            resumed_config(tmp_path, {name: other})
