@@ -116,7 +116,8 @@ def _live(
         os.dup2(file, stream)
     torch.set_num_threads(1)
     sys.argv = ["gevit", *arguments]
-    mock.patch("gevit.training.finish.write_report").start()  # takes as long as the run, and has tests of its own
+    if arguments[0] == "train":  # its report takes as long as the run, and has tests of its own; `reproduce` reads it
+        mock.patch("gevit.training.finish.write_report").start()
     if prepare:
         prepare()
     sys.exit(main(arguments))

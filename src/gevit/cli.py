@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt as error:
         if speaks:
-            print(f"gevit {args.command}: {error or 'interrupted'}", file=sys.stderr)
+            print(f"gevit {args.command}: {str(error) or 'interrupted'}", file=sys.stderr)
         return 130
 
 
