@@ -130,10 +130,20 @@ def test_names() -> None:
         open_dataset(__file__)
 
 
-def test_the_size_of_a_named_set_is_fixed() -> None:
-    assert open_dataset("digits", image_size=28, channels=1).image_size == 28
-    with pytest.raises(ValueError, match="digits has image_size 28, got 32"):
-        open_dataset("digits", image_size=32)
+def test_a_named_set_is_scaled_but_keeps_its_channels() -> None:
+    whole = open_dataset("digits", image_size=28, channels=1)
+    assert whole.image_size == 28
+    small = open_dataset("digits", image_size=14)
+    some = torch.arange(20)
+    assert small.image_size == 14
+    assert small.test.images(some).shape == (20, 1, 14, 14)
+    assert torch.equal(small.test.labels, whole.test.labels)
+    # Scaling by one half, with antialiasing, keeps how bright an image is (but for its border, which is black).
+    means = [dataset.test.images(some).mean((1, 2, 3)) for dataset in (small, whole)]
+    torch.testing.assert_close(*means, atol=2e-3, rtol=0)
+    assert small.note.endswith("scaled from 28x28 to 14x14")
+    with pytest.raises(ValueError, match="image_size must be a positive integer, got 0"):
+        open_dataset("digits", image_size=0)
     with pytest.raises(ValueError, match="digits has channels 1, got 3"):
         open_dataset("digits", channels=3)
 

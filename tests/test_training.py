@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim import SGD
 
+from gevit import create_model
 from gevit.data import DataSet, Split
 from gevit.data.dataset import MemorySplit
 from gevit.training.batches import StepBatches, turn
@@ -18,7 +20,7 @@ from gevit.training.config import TrainConfig
 from gevit.training.interrupt import Interrupt
 from gevit.training.loop import NonFiniteError
 from gevit.training.schedule import learning_rate
-from gevit.training.setup import make_optimizer
+from gevit.training.setup import make_optimizer, take_weights
 from gevit.training.state import RunState
 from tests.running import (
     OPTIMIZERS,
@@ -299,3 +301,46 @@ def test_a_request_to_stop_leaves_a_checkpoint_of_that_step(tmp_path: Path, data
     with pytest.raises(KeyboardInterrupt, match=r"after step 1 of 3.*--resume"):
         make_run(tmp_path, data, checkpoint_seconds=1e9).fit(interrupt)
     assert last_checkpoint(tmp_path).facts["progress"]["step"] == 1
+
+
+# Starting from trained weights
+
+
+def test_a_run_starts_from_the_weights_of_another(tmp_path: Path, data: DataSet) -> None:
+    first = fitted(tmp_path / "first", data, model="z2_sa", neighborhood=3)
+    trained = first.state.best_weights
+    second = make_run(tmp_path / "second", data, model="z2_sa", neighborhood=3, seed=5, start_from=str(first.folder))
+    assert_same_tensors(second.state.model.state_dict(), trained)
+    other = make_run(tmp_path / "third", data, model="z2_sa", neighborhood=3, seed=5)
+    assert any(not torch.equal(tensor, trained[name]) for name, tensor in other.state.model.state_dict().items())
+
+
+def test_a_run_of_another_group_takes_all_but_the_vectors_of_the_elements() -> None:
+    r4, d4 = create_model("r4_sa", pretrained=True), create_model("d4_sa")
+    anew = take_weights(d4, "r4_sa", "rotmnist")
+    assert anew == [name for name in d4.state_dict() if name.endswith("positions.element")]
+    r4_weights = r4.state_dict()
+    assert all(torch.equal(tensor, r4_weights[name]) for name, tensor in d4.state_dict().items() if name not in anew)
+
+
+def test_other_classes_begin_with_a_map_of_their_own() -> None:
+    assert take_weights(create_model("r4_sa", num_classes=3), "r4_sa", "rotmnist") == ["body.classes.weight"]
+
+
+def test_weights_that_cannot_be_started_from() -> None:
+    with pytest.raises(ValueError, match="no weight of r4_sa fits"):
+        take_weights(nn.Linear(2, 3), "r4_sa", "rotmnist")
+    with pytest.raises(ValueError, match="no pretrained weights of 'cpvt'"):
+        take_weights(create_model("cpvt"), "cpvt", "rotmnist")
+    with pytest.raises(ValueError, match=r"got nowhere"):
+        take_weights(create_model("r4_sa"), "nowhere", "rotmnist")
+
+
+def test_a_resumed_run_does_not_need_what_it_started_from(tmp_path: Path, data: DataSet) -> None:
+    first = fitted(tmp_path / "first", data, model="z2_sa", neighborhood=3)
+    settings = {"model": "z2_sa", "neighborhood": 3, "start_from": str(first.folder)}
+    second = fitted(tmp_path / "second", data, **settings)
+    shutil.rmtree(first.folder)
+    again = make_run(tmp_path / "second", data, **settings)
+    again.restore()
+    assert_same_tensors(again.state.model.state_dict(), second.state.model.state_dict())

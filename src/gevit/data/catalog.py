@@ -189,7 +189,7 @@ def open_dataset(
         name: one of `list_datasets()`, or a path to a folder with a folder of images for each class, or with
             train, valid and test folders of such (see `gevit.data.folder`).
         root: where named sets are stored; the environment variable GEVIT_DATA or ~/.cache/gevit if not given.
-        image_size: side that the images of a folder are scaled to; that of a named set is fixed.
+        image_size: side that the images are scaled to; if not given, that of the named set, or of the folder's files.
         channels: 1 or 3 for the images of a folder; that of a named set is fixed.
         skip_corrupt: leave out files of a folder that cannot be decoded instead of raising.
         seed: of the automatic split of a folder; named sets are always split the same way.
@@ -203,13 +203,11 @@ def open_dataset(
     folder = entry.folder(place)
     _check_recorded(entry, place)
     dataset: DataSet = entry.reader().read(folder)
-    for what, asked, fixed in (
-        ("image_size", image_size, dataset.image_size),
-        ("channels", channels, dataset.channels),
-    ):
-        if asked not in (None, fixed):
-            raise ValueError(f"{name} has {what} {fixed}, got {asked}; {what} can be chosen for folders of images only")
-    return dataset
+    if channels not in (None, dataset.channels):
+        raise ValueError(
+            f"{name} has channels {dataset.channels}, got {channels}; channels can be chosen for folders of images only"
+        )
+    return dataset if image_size is None else dataset.resized(image_size)
 
 
 def _folder(name: str) -> Path:

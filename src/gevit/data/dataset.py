@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int, UInt
 from torch import Tensor
 
@@ -54,6 +56,17 @@ class Subset(Split):
 
     def _read(self, indices: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
         return self._whole.images(self._indices[indices])
+
+
+class Resized(Split):
+    """Another split's images scaled to another size."""
+
+    def __init__(self, split: Split, image_size: int) -> None:
+        self._split, self._size = split, (image_size, image_size)
+        self.labels = split.labels
+
+    def _read(self, indices: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
+        return F.interpolate(self._split.images(indices), self._size, mode="bilinear", antialias=True)
 
 
 class MemorySplit(Split):
@@ -110,6 +123,17 @@ class DataSet:
 
         split: Split = getattr(self, check_choice("split", name, SPLITS))
         return split
+
+    def resized(self, image_size: int) -> DataSet:
+        """The same images, scaled to squares of this side as they are read; the note says so."""
+        from gevit._checks import check_count
+
+        check_count("image_size", image_size)
+        if image_size == self.image_size:
+            return self
+        splits = {name: Resized(self.split(name), image_size) for name in SPLITS}
+        note = f"{self.note}; scaled from {self.image_size}x{self.image_size} to {image_size}x{image_size}"
+        return dataclasses.replace(self, image_size=image_size, note=note, **splits)  # type: ignore[arg-type]
 
     def normalize(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         """Shift and scale pixels in [0, 1] by the mean and spread of every channel: (x - mean) / std."""

@@ -112,11 +112,9 @@ def check_match(info: ModelInfo, data: DataSet) -> None:
 def _open(args: argparse.Namespace, info: ModelInfo) -> DataSet:
     from gevit.data import list_datasets, open_dataset
 
-    if args.data in list_datasets():
-        data = open_dataset(args.data, args.data_root)
-    else:
-        # The images of a folder are brought to what the model takes.
-        data = open_dataset(args.data, image_size=info.image_size, channels=info.in_channels)
+    # Images are brought to what the model takes; a named set has its own channels, which must fit.
+    channels = None if args.data in list_datasets() else info.in_channels
+    data = open_dataset(args.data, args.data_root, image_size=info.image_size, channels=channels)
     check_match(info, data)
     return data
 

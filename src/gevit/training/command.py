@@ -17,7 +17,7 @@ from gevit.training.folder import CONFIG, resumed_config
 
 GROUPS = {
     "run": ("model", "data", "data_root", "out"),
-    "network": ("preset", "encoding", "neighborhood", "pooling", "backend", "dropout"),
+    "network": ("preset", "encoding", "neighborhood", "pooling", "backend", "dropout", "start_from"),
     "images": (
         *("image_size", "skip_corrupt", "limit_train", "limit_valid", "limit_test"),
         *("rotate", "flip", "workers"),

@@ -36,6 +36,9 @@ class TrainConfig:
     pooling: str = _setting("max_mean", "invariant head", ("max_mean", "sum_max"))
     backend: str = _setting("auto", "attention backend", ("auto", "reference", "factored", "native"))
     dropout: float | None = _setting(None, "rate of all dropouts in attention; default: the preset's")
+    start_from: str | None = _setting(
+        None, "begin with the weights of a trained model: its folder, its file, or the name of a pretrained one"
+    )
 
     image_size: int | None = _setting(None, "side that images are resized to; default: the data set's")
     skip_corrupt: bool = _setting(False, "skip images of a folder that cannot be read, instead of stopping")

@@ -12,7 +12,7 @@ CONFIG, CHECKPOINTS = "config.yaml", "checkpoints"
 # What must stay when a run is resumed: with another value it would be another run, or its weights would not fit.
 FIXED = {
     *("model", "data", "preset", "encoding", "neighborhood", "pooling", "image_size", "skip_corrupt"),
-    *("limit_train", "limit_valid", "limit_test", "batch_size", "optimizer", "ema", "seed"),
+    *("limit_train", "limit_valid", "limit_test", "batch_size", "optimizer", "ema", "seed", "start_from"),
 }
 
 

@@ -34,7 +34,7 @@ from gevit.training.interrupt import Interrupt
 from gevit.training.log import Row, RunLog
 from gevit.training.randomness import For, seed_for
 from gevit.training.schedule import learning_rate
-from gevit.training.setup import describe_model, make_fabric, make_model, make_optimizer, open_data
+from gevit.training.setup import describe_model, make_fabric, make_model, make_optimizer, open_data, take_weights
 from gevit.training.state import RunState
 
 
@@ -92,7 +92,9 @@ class Run:
     def __init__(self, config: TrainConfig, fabric: Fabric, data: DataSet) -> None:
         self.config, self.fabric, self.data = config, fabric, data
         self.info: ModelInfo = describe_model(config, data)
+        self.folder: Path = config.folder
         model = make_model(config, self.info)
+        anew = self._start(model)
         optimizer = make_optimizer(config, model)
         self.network, self.optimizer = fabric.setup(model, optimizer)
         self.state = RunState(model, optimizer, config.ema)
@@ -107,8 +109,16 @@ class Run:
             fabric.world_size,
         )
         self.steps = config.epochs * self.batches.steps_per_epoch
-        self.folder: Path = config.folder
         self.display = Display(config, self.steps, visible=fabric.is_global_zero)
+        if anew:
+            self.display.say(f"not in {config.start_from}, so begun anew: {', '.join(anew)}")
+
+    def _start(self, model: nn.Module) -> list[str]:
+        """Give the weights to start from to a run that has no checkpoint yet; returns the names of the rest."""
+        source = self.config.start_from
+        if source is None or newest_good_checkpoint(self.folder / CHECKPOINTS)[0] is not None:
+            return []
+        return take_weights(model, source, self.info.preset)
 
     def restore(self) -> None:
         """Go on from the newest whole checkpoint, if there is one."""

@@ -14,7 +14,8 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from gevit.data import DataSet, open_dataset
 from gevit.evaluation.evaluate import choose
 from gevit.layers import GroupAttention, LiftingAttention
-from gevit.persistence import ModelInfo, build
+from gevit.models import list_models
+from gevit.persistence import ModelInfo, build, load, pretrained_path
 from gevit.training.config import TrainConfig
 from gevit.training.muon import Muon
 from gevit.training.randomness import For, seed_for
@@ -75,6 +76,25 @@ def make_model(config: TrainConfig, info: ModelInfo) -> nn.Module:
             elif isinstance(layer, (LiftingAttention, GroupAttention)):
                 layer.dropout = config.dropout
     return model
+
+
+def take_weights(model: nn.Module, source: str, preset: str) -> list[str]:
+    """Copy the weights of a trained model as far as they fit; returns the names of those that do not.
+
+    A model of another group fits but for the vectors of its elements, one of other classes but for its last map.
+
+    Args:
+        model: takes the weights.
+        source: a folder or file that `gevit.load` reads, or the name of a model whose weights come with the package.
+        preset: the architecture of the pretrained model.
+    """
+    trained = load(pretrained_path(source, preset) if source in list_models() else source).state_dict()
+    state = model.state_dict()
+    fitting = {name: tensor for name, tensor in trained.items() if name in state and tensor.shape == state[name].shape}
+    if not fitting:
+        raise ValueError(f"no weight of {source} fits the model to be trained; start from one of the same architecture")
+    model.load_state_dict(fitting, strict=False)
+    return [name for name in state if name not in fitting]
 
 
 def make_optimizer(config: TrainConfig, model: nn.Module) -> Optimizer:
