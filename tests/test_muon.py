@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from gevit import create_model
 from gevit.training.config import TrainConfig
-from gevit.training.muon import ADAM_SHARE, Muon, orthogonalized
+from gevit.training.muon import ADAM_SHARE, Muon, hidden_matrices, orthogonalized
 from gevit.training.schedule import learning_rate
 
 
@@ -25,17 +26,17 @@ def test_orthogonalized_keeps_directions_and_evens_out_their_sizes(shape: tuple[
 def test_a_step_moves_a_matrix_by_the_learning_rate_whatever_the_size_of_its_gradient() -> None:
     for size in (1e-6, 1.0, 1e6):
         weight = nn.Parameter(torch.zeros(10, 20))
-        optimizer = Muon([weight], lr=0.1)
+        optimizer = Muon([weight], [], lr=0.1)
         weight.grad = size * torch.randn(10, 20)
         optimizer.step()
         assert 0.06 < torch.linalg.matrix_norm(weight.detach(), 2) < 0.13
 
 
-def test_what_is_not_a_matrix_moves_as_adamw_moves_it() -> None:
+def test_the_others_move_as_adamw_moves_them() -> None:
     torch.manual_seed(1)
-    ours = [nn.Parameter(torch.randn(5)), nn.Parameter(torch.randn(6, 1))]
+    ours = [nn.Parameter(torch.randn(5)), nn.Parameter(torch.randn(6, 4))]
     theirs = [nn.Parameter(parameter.detach().clone()) for parameter in ours]
-    muon = Muon(ours, lr=0.04, weight_decay=0.1)
+    muon = Muon([], ours, lr=0.04, weight_decay=0.1)
     adamw = torch.optim.AdamW(theirs, lr=0.04 * ADAM_SHARE, weight_decay=0.1)
     for _ in range(5):
         for one, other in zip(ours, theirs, strict=True):
@@ -47,9 +48,19 @@ def test_what_is_not_a_matrix_moves_as_adamw_moves_it() -> None:
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("name", ["r4_sa", "z2_cnn", "alpha_p4_cnn", "cpvt"])
+def test_every_parameter_is_moved_once(name: str) -> None:
+    model = create_model(name)
+    matrices, others = hidden_matrices(model)
+    assert sorted(map(id, [*matrices, *others])) == sorted(map(id, model.parameters()))
+    named = {id(parameter): name for name, parameter in model.named_parameters()}
+    assert all(named[id(matrix)].endswith("weight") and "classes" not in named[id(matrix)] for matrix in matrices)
+    assert not matrices or all(min(matrix.shape) > 1 for matrix in matrices)
+
+
 def test_weight_decay_and_parameters_without_gradient() -> None:
     decayed, idle = nn.Parameter(torch.ones(3, 3)), nn.Parameter(torch.ones(3, 3))
-    optimizer = Muon([decayed, idle], lr=0.5, weight_decay=0.1)
+    optimizer = Muon([decayed, idle], [], lr=0.5, weight_decay=0.1)
     decayed.grad = torch.zeros(3, 3)
     optimizer.step()
     torch.testing.assert_close(decayed.detach(), torch.full((3, 3), 0.95))

@@ -220,7 +220,7 @@ def test_clip_norm_bounds_the_change_of_the_weights(tmp_path: Path, data: DataSe
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_settings_reach_the_optimizer(optimizer: str) -> None:
     config = TrainConfig(optimizer=optimizer, weight_decay=0.25, momentum=0.5, lr=0.125)
-    made = make_optimizer(config, nn.Linear(1, 1))
+    made = make_optimizer(config, create_model("z2_cnn"))
     assert type(made).__name__.lower() == optimizer
     assert made.defaults["weight_decay"] == 0.25
     assert made.defaults["lr"] == 0.125

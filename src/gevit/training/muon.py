@@ -8,52 +8,63 @@ that all directions learn alike. On rotated digits it needs several times fewer 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from gevit.models.base import EquivariantModel
+
 # A quintic that draws singular values in (0, 1] to about 1: fast rather than exact, 0.7 to 1.2 is as good.
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 6
 
 
-# What is not a matrix (biases, norms, maps of one channel) moves by Adam, in steps of this share of the learning rate.
+# The rest moves by Adam, in steps of this share of the learning rate.
 ADAM_SHARE, ADAM_BETA, ADAM_EPS = 0.25, 0.999, 1e-8
 
 
 class Muon(Optimizer):
-    """Muon for the matrices of a network, AdamW for everything else.
+    """Muon for the matrices inside a network, AdamW for everything else.
 
     torch.optim.Muon takes matrices alone and works in bfloat16, which some CPUs announce and cannot run.
 
     Args:
-        parameters: of the network.
+        matrices: the weights of linear maps between hidden layers.
+        others: everything else: biases, norms, filters, tables of vectors, the last map.
         lr: the spectral norm of a matrix's step (times the square root of rows / columns, where there are more rows);
-            a quarter of it is Adam's learning rate for the rest.
+            a quarter of it is Adam's learning rate for the others.
         momentum: of the gradient; applied to matrices as Nesterov does.
         weight_decay: share of the weights taken off at each step, times the learning rate.
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], lr: float, momentum: float = 0.9, weight_decay: float = 0.0
+        self,
+        matrices: Sequence[nn.Parameter],
+        others: Sequence[nn.Parameter],
+        lr: float,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+        groups = [
+            {"params": list(parameters), "orthogonal": orthogonal}
+            for parameters, orthogonal in ((matrices, True), (others, False))
+            if parameters
+        ]
+        super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
         """Move every parameter that has a gradient."""
         for group in self.param_groups:
+            lr = group["lr"] * (1 if group["orthogonal"] else ADAM_SHARE)
+            direct = self._orthogonal if group["orthogonal"] else self._adam
             for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                is_matrix = parameter.ndim == 2 and min(parameter.shape) > 1
-                lr = group["lr"] * (1 if is_matrix else ADAM_SHARE)
-                direct = self._orthogonal if is_matrix else self._adam
-                direction = direct(parameter, parameter.grad, group["momentum"])
-                parameter.mul_(1 - lr * group["weight_decay"]).sub_(direction, alpha=lr)
+                if parameter.grad is not None:
+                    direction = direct(parameter, parameter.grad, group["momentum"])
+                    parameter.mul_(1 - lr * group["weight_decay"]).sub_(direction, alpha=lr)
 
     def _orthogonal(self, parameter: Tensor, gradient: Tensor, momentum: float) -> Tensor:
         buffer = self._moment(parameter, "momentum_buffer")
@@ -75,6 +86,23 @@ class Muon(Optimizer):
     def _moment(self, parameter: Tensor, name: str) -> Tensor:
         moment: Tensor = self.state[parameter].setdefault(name, torch.zeros_like(parameter))
         return moment
+
+
+def hidden_matrices(model: EquivariantModel) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The weights of linear maps between hidden layers, and all other parameters.
+
+    The map to the classes and the vectors of group elements, which are a table and no map, learn faster by Adam.
+
+    >>> from gevit import create_model
+    >>> matrices, others = hidden_matrices(create_model("r4_sa"))
+    >>> len(matrices), len(others)
+    (43, 145)
+    """
+    last = model.body["classes"]
+    maps = [module for module in model.modules() if isinstance(module, nn.Linear) and module is not last]
+    chosen = {id(module.weight) for module in maps if min(module.weight.shape) > 1}
+    parameters = list(model.parameters())
+    return [p for p in parameters if id(p) in chosen], [p for p in parameters if id(p) not in chosen]
 
 
 def orthogonalized(matrix: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:

@@ -15,9 +15,10 @@ from gevit.data import DataSet, open_dataset
 from gevit.evaluation.evaluate import choose
 from gevit.layers import GroupAttention, LiftingAttention
 from gevit.models import list_models
+from gevit.models.base import EquivariantModel
 from gevit.persistence import ModelInfo, build, load, pretrained_path
 from gevit.training.config import TrainConfig
-from gevit.training.muon import Muon
+from gevit.training.muon import Muon, hidden_matrices
 from gevit.training.randomness import For, seed_for
 
 
@@ -65,7 +66,7 @@ def describe_model(config: TrainConfig, data: DataSet) -> ModelInfo:
     )
 
 
-def make_model(config: TrainConfig, info: ModelInfo) -> nn.Module:
+def make_model(config: TrainConfig, info: ModelInfo) -> EquivariantModel:
     """A model with its first weights, drawn from the run's seed."""
     torch.manual_seed(seed_for(config.seed, For.WEIGHTS))
     model = build(info, config.backend)
@@ -97,11 +98,11 @@ def take_weights(model: nn.Module, source: str, preset: str) -> list[str]:
     return [name for name in state if name not in fitting]
 
 
-def make_optimizer(config: TrainConfig, model: nn.Module) -> Optimizer:
+def make_optimizer(config: TrainConfig, model: EquivariantModel) -> Optimizer:
     """The optimizer; its learning rate is set at every step."""
     if config.optimizer == "sgd":
         return SGD(model.parameters(), config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
     if config.optimizer == "muon":
-        return Muon(model.parameters(), config.lr, config.momentum, config.weight_decay)
+        return Muon(*hidden_matrices(model), config.lr, config.momentum, config.weight_decay)
     kind: type[Adam] = {"adam": Adam, "adamw": AdamW}[config.optimizer]
     return kind(model.parameters(), config.lr, weight_decay=config.weight_decay)

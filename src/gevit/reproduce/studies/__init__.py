@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from gevit.reproduce.studies.angles import angles
 from gevit.reproduce.studies.cifar10 import cifar10
+from gevit.reproduce.studies.encodings import encodings
 from gevit.reproduce.studies.reflections import reflections
 from gevit.reproduce.studies.relative import relative
 from gevit.reproduce.studies.sizes import sizes
@@ -16,5 +17,6 @@ from gevit.reproduce.study import Study
 __all__ = ["STUDIES"]
 
 STUDIES: dict[str, Callable[[str], Study]] = {
-    study.__name__: study for study in (table1, table2, table3, table4, cifar10, relative, reflections, sizes, angles)
+    study.__name__: study
+    for study in (table1, table2, table3, table4, cifar10, encodings, relative, reflections, sizes, angles)
 }

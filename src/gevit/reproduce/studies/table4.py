@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from gevit.reproduce.studies.common import GE, ONE_RECIPE, TEST_SELECTION, attention_cell
 from gevit.reproduce.study import Cell, Study
 
@@ -25,7 +27,7 @@ def table4(budget: str) -> Study:
         row_title="model",
         cells=(
             *(
-                Cell(model, COLUMN, attention_cell(model, GE, model.lower()).settings, ATTENTION[model])
+                dataclasses.replace(attention_cell(model, GE, model.lower(), paper=ATTENTION[model]), column=COLUMN)
                 for model in attention
             ),
             *(Cell(label, COLUMN, {"model": name}, paper) for label, (name, paper) in OTHERS.items()),
