@@ -59,33 +59,46 @@ class Muon(Optimizer):
     def step(self) -> None:  # type: ignore[override]
         """Move every parameter that has a gradient."""
         for group in self.param_groups:
+            moving = [parameter for parameter in group["params"] if parameter.grad is not None]
             lr = group["lr"] * (1 if group["orthogonal"] else ADAM_SHARE)
             direct = self._orthogonal if group["orthogonal"] else self._adam
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    direction = direct(parameter, parameter.grad, group["momentum"])
-                    parameter.mul_(1 - lr * group["weight_decay"]).sub_(direction, alpha=lr)
+            for parameter, direction in zip(moving, direct(moving, group["momentum"]), strict=True):
+                parameter.mul_(1 - lr * group["weight_decay"]).sub_(direction, alpha=lr)
 
-    def _orthogonal(self, parameter: Tensor, gradient: Tensor, momentum: float) -> Tensor:
-        buffer = self._moment(parameter, "momentum_buffer")
-        buffer.mul_(momentum).add_(gradient)
-        rows, columns = parameter.shape
-        return orthogonalized(gradient + momentum * buffer) * math.sqrt(max(1.0, rows / columns))
+    def _orthogonal(self, parameters: list[nn.Parameter], momentum: float) -> list[Tensor]:
+        directions: dict[nn.Parameter, Tensor] = {}
+        for shape in dict.fromkeys(parameter.shape for parameter in parameters):
+            alike = [parameter for parameter in parameters if parameter.shape == shape]
+            gradients = torch.stack([_gradient(parameter) for parameter in alike])
+            buffers = [self._moment(parameter, "momentum_buffer") for parameter in alike]
+            for buffer, gradient in zip(buffers, gradients, strict=True):
+                buffer.mul_(momentum).add_(gradient)
+            rows, columns = shape
+            found = orthogonalized(gradients + momentum * torch.stack(buffers)) * math.sqrt(max(1.0, rows / columns))
+            directions |= dict(zip(alike, found, strict=True))
+        return [directions[parameter] for parameter in parameters]
 
-    def _adam(self, parameter: Tensor, gradient: Tensor, momentum: float) -> Tensor:
-        steps = self.state[parameter].setdefault("step", torch.zeros(()))
-        steps += 1
-        first, second = self._moment(parameter, "exp_avg"), self._moment(parameter, "exp_avg_sq")
-        first.lerp_(gradient, 1 - momentum)
-        second.lerp_(gradient.square(), 1 - ADAM_BETA)
-        unbiased_first = first / (1 - momentum ** float(steps))
-        unbiased_second = second / (1 - ADAM_BETA ** float(steps))
-        direction: Tensor = unbiased_first / (unbiased_second.sqrt() + ADAM_EPS)
-        return direction
+    def _adam(self, parameters: list[nn.Parameter], momentum: float) -> list[Tensor]:
+        directions = []
+        for parameter in parameters:
+            gradient = _gradient(parameter)
+            steps = self.state[parameter].setdefault("step", torch.zeros(()))
+            steps += 1
+            first, second = self._moment(parameter, "exp_avg"), self._moment(parameter, "exp_avg_sq")
+            first.lerp_(gradient, 1 - momentum)
+            second.mul_(ADAM_BETA).addcmul_(gradient, gradient, value=1 - ADAM_BETA)
+            size = second.sqrt().div_(math.sqrt(1 - ADAM_BETA ** float(steps))).add_(ADAM_EPS)
+            directions.append(first.div(size).div_(1 - momentum ** float(steps)))
+        return directions
 
     def _moment(self, parameter: Tensor, name: str) -> Tensor:
         moment: Tensor = self.state[parameter].setdefault(name, torch.zeros_like(parameter))
         return moment
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
 
 
 def hidden_matrices(model: EquivariantModel) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
@@ -105,20 +118,20 @@ def hidden_matrices(model: EquivariantModel) -> tuple[list[nn.Parameter], list[n
     return [p for p in parameters if id(p) in chosen], [p for p in parameters if id(p) not in chosen]
 
 
-def orthogonalized(matrix: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
-    """U V^T, nearly, of a matrix U S V^T, by Newton and Schulz's iteration: products alone, no decomposition.
+def orthogonalized(matrices: Float[Tensor, "*batch rows columns"]) -> Float[Tensor, "*batch rows columns"]:
+    """U V^T, nearly, of matrices U S V^T, by Newton and Schulz's iteration: products alone, no decomposition.
 
     >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
     <torch...>
-    >>> values = torch.linalg.svdvals(orthogonalized(torch.randn(20, 90)))
+    >>> values = torch.linalg.svdvals(orthogonalized(torch.randn(3, 20, 90)))
     >>> bool((values > 0.6).all() and (values < 1.3).all())
     True
     """
-    tall = matrix.shape[0] > matrix.shape[1]
-    x: Tensor = matrix.T if tall else matrix
-    x = x / (x.norm() + 1e-7)
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    x: Tensor = matrices.mT if tall else matrices
+    x = x / (torch.linalg.matrix_norm(x, keepdim=True) + 1e-7)
     a, b, c = NEWTON_SCHULZ
     for _ in range(ITERATIONS):
-        gram = x @ x.T
+        gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return x.T if tall else x
+    return x.mT if tall else x
