@@ -145,7 +145,7 @@ def test_damaged_checkpoints_never_push_out_new_ones(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, data: DataSet) -> None:
     fitted(tmp_path, data)
-    with pytest.raises(ValueError, match=r"do not fit z2_sa with 10 classes.*another --out"):
+    with pytest.raises(ValueError, match=r"do not fit: the model is not the one .*another --out"):
         make_run(tmp_path, data, model="z2_sa", neighborhood=3).restore()
 
 

@@ -295,11 +295,15 @@ def test_a_data_file_with_another_checksum(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_data_that_changed_since(tmp_path: Path, photos: Path) -> None:
+@pytest.mark.parametrize("change", ["a class more", "an image less"])
+def test_data_that_changed_since(tmp_path: Path, photos: Path, change: str) -> None:
     run_to_end(on(photos), tmp_path)
-    shutil.copytree(photos / "day", photos / "dusk")
+    if change == "a class more":
+        shutil.copytree(photos / "day", photos / "dusk")
+    else:
+        sorted((photos / "day").iterdir())[0].unlink()
     said = run_to_error(on(photos, "--resume"), tmp_path)
-    assert "do not fit z2_cnn with 3 classes: the data or config.yaml have changed since" in said
+    assert "do not fit: the data are not those that the run was begun with" in said
 
 
 def test_settings_that_cannot_be_run_do_not_claim_the_folder(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_half_a_turn_of_an_oblong_image() -> None:
 
 def test_the_moving_average_is_that_of_a_hand_computation() -> None:
     model = nn.Linear(3, 2)
-    state = RunState(model, SGD(model.parameters(), 0.1), ema_decay=0.6)
+    state = RunState(model, SGD(model.parameters(), 0.1), ema_decay=0.6, data="")
     assert state.average is not None
     expected = torch.zeros(2, 3)
     for step in range(20):
@@ -264,7 +264,7 @@ def test_a_non_finite_gradient_stops_before_the_weights_change(tmp_path: Path, d
 
 def test_a_validation_loss_that_is_no_number_is_never_the_best() -> None:
     model = nn.Linear(1, 1)
-    state = RunState(model, SGD(model.parameters(), 0.1), 0.0)
+    state = RunState(model, SGD(model.parameters(), 0.1), 0.0, "")
     for loss, is_best in ((math.nan, True), (2.0, True), (math.nan, False), (2.5, False), (1.5, True)):
         assert state.keep_best({"valid_accuracy": 0.1, "valid_loss": loss}) is is_best
     assert not state.keep_best({"valid_accuracy": 0.0, "valid_loss": 0.1})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -134,6 +135,15 @@ class DataSet:
         splits = {name: Resized(self.split(name), image_size) for name in SPLITS}
         note = f"{self.note}; scaled from {self.image_size}x{self.image_size} to {image_size}x{image_size}"
         return dataclasses.replace(self, image_size=image_size, note=note, **splits)  # type: ignore[arg-type]
+
+    @property
+    def digest(self) -> str:
+        """Tells data sets apart by everything but their pixels: shapes, classes, the label of every image, the note."""
+        facts = repr((self.name, self.classes, self.channels, self.image_size, self.mean, self.std, self.note))
+        digest = hashlib.sha256(facts.encode())
+        for name in SPLITS:
+            digest.update(self.split(name).labels.numpy().tobytes() + name.encode())
+        return digest.hexdigest()
 
     def normalize(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         """Shift and scale pixels in [0, 1] by the mean and spread of every channel: (x - mean) / std."""

@@ -97,7 +97,7 @@ class Run:
         anew = self._start(model)
         optimizer = make_optimizer(config, model)
         self.network, self.optimizer = fabric.setup(model, optimizer)
-        self.state = RunState(model, optimizer, config.ema)
+        self.state = RunState(model, optimizer, config.ema, data.digest)
         self.batches = StepBatches(
             data.train,
             data.normalize,
@@ -128,10 +128,10 @@ class Run:
         if checkpoint is not None:
             try:
                 self.state.restore(checkpoint)
-            except RuntimeError as error:
+            except ValueError as error:
                 raise ValueError(
-                    f"the checkpoints in {self.folder} do not fit {self.config.model} with {self.info.num_classes} "
-                    "classes: the data or config.yaml have changed since; start another run with another --out"
+                    f"the checkpoints in {self.folder} do not fit: {error}. Give the run back what it had, or start "
+                    "another one with another --out"
                 ) from error
             self.display.say(f"resuming after step {self.state.progress.step} of {self.steps}")
         elif faults:

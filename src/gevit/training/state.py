@@ -30,9 +30,13 @@ class Progress:
 
 
 class RunState:
-    """Weights, their moving average, the optimizer's moments, the best weights so far, and the progress."""
+    """Weights, their moving average, the optimizer's moments, the best weights so far, and the progress.
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, ema_decay: float) -> None:
+    A state is of a run on certain data, whose digest it carries.
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer, ema_decay: float, data: str) -> None:
+        self.data = data
         self.model = model
         self.optimizer = optimizer
         self.average = AveragedModel(model, multi_avg_fn=_warm_average(ema_decay)) if ema_decay else None
@@ -63,15 +67,20 @@ class RunState:
             for name, tensor in moments.items():
                 if tensor is not None:
                     tensors[f"optimizer/{index}/{name}"] = torch.as_tensor(tensor)
-        return Checkpoint(tensors, {"progress": vars(self.progress)})
+        return Checkpoint(tensors, {"progress": vars(self.progress), "data": self.data})
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go back to a checkpoint."""
+        """Go back to a checkpoint; raises `ValueError` if it is of a run on other data, or of another model."""
+        if checkpoint.facts["data"] != self.data:
+            raise ValueError("the data are not those that the run was begun with")
         sections: dict[str, dict[str, Tensor]] = {}
         for path, tensor in checkpoint.tensors.items():
             section, name = path.split("/", 1)
             sections.setdefault(section, {})[name] = tensor
-        self.model.load_state_dict(sections["model"])
+        try:
+            self.model.load_state_dict(sections["model"])
+        except RuntimeError as error:
+            raise ValueError("the model is not the one that the run was begun with") from error
         self.best_weights = sections.get("best", {})
         if self.average is not None:
             self.average.load_state_dict(sections["average"])
