@@ -66,7 +66,7 @@ RECIPES: Mapping[str, Mapping[str, Settings]] = {
     "cpu": {
         "rotmnist": CPU,
         "cifar10": {**CPU, "data": "cifar10", "lr": 2e-2},
-        "pcam": {**CPU, "data": "pcam", "epochs": 5, "lr": 2e-2},
+        "pcam": {**CPU, "data": "pcam", "lr": 2e-2},
         # A few images need more passes.
         "sizes": {**CPU, "epochs": 10},
         "upright": {**CPU, "data": "digits-upright"},
@@ -79,15 +79,21 @@ RECIPES: Mapping[str, Mapping[str, Settings]] = {
         "upright": {**PAPER, "data": "digits-upright"},
     },
 }
-# What the runs of cells that are marked costly get instead.
-COSTLY: Mapping[str, Settings] = {"cpu": {"limit_train": 1000, "limit_valid": 250, "limit_test": 2000}}
+# What runs get instead, by the cost of their cells.
+COSTLY: Mapping[str, tuple[Settings, ...]] = {
+    "cpu": (
+        {},
+        {"limit_train": 1000, "limit_valid": 250, "limit_test": 2000},
+        {"limit_train": 500, "limit_valid": 250, "limit_test": 1000},
+    )
+}
 
 
 def config_of(study: Study, budget: str, cell: Cell, seed: int = 0) -> TrainConfig:
     """The run of a cell."""
     settings = {**RECIPES[budget][study.experiment], **cell.settings}
-    if cell.costly:
-        settings |= COSTLY.get(budget, {})
+    if budget in COSTLY:
+        settings |= COSTLY[budget][cell.cost]
     return TrainConfig(**settings, seed=seed)
 
 

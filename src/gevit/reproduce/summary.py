@@ -130,9 +130,10 @@ class Summary:
         if differences := self._differences():
             found.append(f"What differs from the paper's setting: {', '.join(differences)}.")
         if fewer := self._fewer():
+            rows = {count: [row for row in fewer if fewer[row] == count] for count in dict.fromkeys(fewer.values())}
+            parts = [f"{', '.join(names)} on {count:,} images" for count, names in rows.items()]
             found.append(
-                f"{FEWER} {', '.join(fewer)}: trained on {_counts(sorted(set(fewer.values())))} images, "
-                f"where the other rows have {max(images['train']):,}."
+                f"{FEWER} trained on fewer images than the other rows' {max(images['train']):,}: {'; '.join(parts)}."
             )
         found += [f"{note[0].upper()}{note[1:]}." for note in self.study.notes]
         found.append(
@@ -190,7 +191,7 @@ class Summary:
     def _fewer(self) -> dict[str, int]:
         """The rows that were trained on fewer images than the others, and on how many."""
         most = max(result.train_images for result in self.all_results)
-        costly = {cell.row: self.results[cell.key] for cell in self.study.cells if cell.costly}
+        costly = {cell.row: self.results[cell.key] for cell in self.study.cells if cell.cost}
         return {
             row: results[0].train_images
             for row, results in costly.items()
