@@ -1,4 +1,4 @@
-# Everything a fresh machine needs (Python 3.10+, pip, a C++ compiler) is set up by these targets themselves.
+# Everything a fresh machine needs (Python 3.11+, pip, a C++ compiler) is set up by these targets themselves.
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready

@@ -5,6 +5,7 @@ A `Life` is forked from a server that has imported torch and Lightning already: 
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
 import multiprocessing
@@ -13,7 +14,7 @@ import pkgutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from gevit.data.dataset import MemorySplit
 from gevit.data.digits import digit_set
 from gevit.training.checkpoint import Checkpoint, newest_good_checkpoint
 from gevit.training.config import TrainConfig
+from gevit.training.folder import LOCK
 from gevit.training.interrupt import Interrupt
 from gevit.training.loop import Run
 from gevit.training.setup import make_fabric
@@ -155,6 +157,19 @@ class At:
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def held_elsewhere(folder: Path) -> Iterator[None]:
+    """While another process has the lock of a run's folder."""
+    folder.mkdir(parents=True)
+    code = "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.lockf(file, fcntl.LOCK_EX); print(); input()"
+    words = [sys.executable, "-c", code, str(folder / LOCK)]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        yield
+        other.communicate("\n")
 
 
 def run_to_end(arguments: Sequence[str], home: Path) -> str:

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
-import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from gevit.data import list_datasets, load_digits, normalize_digits, open_dataset
 from gevit.data.dataset import DataSet, MemorySplit, stratified_split
-from gevit.data.storage import data_root, write_aside
+from gevit.data.npz import write_splits
+from gevit.data.preview import save_sheet
+from gevit.data.storage import data_root, record_files
 from gevit.data.turning import turn
 
 
@@ -162,19 +165,18 @@ def test_where_data_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert data_root() == Path.home() / ".cache" / "gevit"
 
 
-def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "file.txt"
-    path.write_text("old")
-
-    def interrupted() -> None:
-        with write_aside(path) as aside:
-            aside.write_text("half")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["file.txt"]
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda folder: record_files(folder, "digits", []),
+        lambda folder: write_splits(folder / "a.npz", np.zeros((3, 2, 2), np.uint8), np.zeros(3, np.int64), (1, 1)),
+        lambda folder: save_sheet(Image.new("L", (2, 2)), folder / "sheet.png"),
+    ],
+)
+def test_places_that_cannot_be_written_are_named(write: Callable[[Path], None], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match=rf"cannot write {tmp_path}/file/\S+: "):
+        write(tmp_path / "file")
 
 
 def test_without_an_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

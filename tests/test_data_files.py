@@ -23,8 +23,8 @@ from gevit.data.dataset import Split
 from gevit.data.download import Source
 from gevit.data.turning import turn
 from gevit.data.upkeep import prepare, verify
+from tests.outside import reference
 
-SHARED = Path(os.environ.get("GEVIT_SHARED", Path(__file__).parents[2] / "shared")) / "data"
 NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 
 
@@ -486,9 +486,7 @@ def test_reading_writes_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_real_data(name: str, sizes: tuple[int, int, int]) -> None:
-    if not SHARED.exists():
-        pytest.skip(f"no real data at {SHARED}; set GEVIT_SHARED to the folder that holds data/")
-    dataset = open_dataset(name, SHARED)
+    dataset = open_dataset(name, reference("data"))
     assert (len(dataset.train), len(dataset.valid), len(dataset.test)) == sizes
     normal = dataset.normalize(dataset.train.images(torch.arange(500)))
     assert normal.mean((0, 2, 3)).abs().max() < 0.15
@@ -496,9 +494,7 @@ def test_real_data(name: str, sizes: tuple[int, int, int]) -> None:
 
 
 def test_the_recipe_is_that_of_the_real_rebuilt_file() -> None:
-    path = SHARED / "rotmnist_rebuilt.npz"
-    if not path.exists():
-        pytest.skip(f"no real data at {path}; set GEVIT_SHARED to the folder that holds data/")
+    path = reference("data", "rotmnist_rebuilt.npz")
     random = np.random.default_rng(rebuilt.SEED)
     source, degrees = random.permutation(70_000)[:62_000], random.uniform(0, 360, 62_000)
     with np.load(path) as arrays:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
+from gevit import cli
 from gevit.data import folder, open_dataset
 from gevit.data.decode import decode, probe
 
@@ -168,6 +169,7 @@ def test_class_folders_are_split_automatically(two_classes: Path) -> None:
         assert torch.equal((numbers >= 100).long(), split.labels)
         seen += numbers.tolist()
     assert sorted(seen) == [*range(20), *range(100, 140)]
+    assert dataset.drawn == ("train", "valid", "test")
     again, other = open_dataset(str(two_classes)), open_dataset(str(two_classes), seed=1)
     everything = torch.arange(48)
     assert torch.equal(again.train.images(everything), dataset.train.images(everything))
@@ -183,6 +185,7 @@ def test_split_folders(valid: str, tmp_path: Path) -> None:
     assert (dataset.channels, dataset.image_size, dataset.preset) == (3, 50, "pcam")
     assert [len(dataset.split(split)) for split in ("train", "valid", "test")] == [10, 6, 4]
     assert dataset.note.endswith("split by its folders")
+    assert dataset.drawn == ()
 
 
 def test_validation_is_cut_from_train(tmp_path: Path) -> None:
@@ -192,10 +195,19 @@ def test_validation_is_cut_from_train(tmp_path: Path) -> None:
     dataset = open_dataset(str(tmp_path))
     assert [len(dataset.split(split)) for split in ("train", "valid", "test")] == [36, 4, 6]
     assert "cut off for validation" in dataset.note
+    assert dataset.drawn == ("train", "valid")
     assert dataset.valid.labels.bincount().tolist() == [2, 2]
     parts = [split.images(torch.arange(len(split)))[:, 0, 0, 0] for split in (dataset.train, dataset.valid)]
     numbers = (torch.cat(parts) * 255).round().int()
     assert sorted(numbers.tolist()) == sorted([*range(20)] * 2), "nothing of train is lost or doubled"
+
+
+def test_the_digest_follows_the_images_and_not_the_place(two_classes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = open_dataset(str(two_classes)).digest
+    monkeypatch.chdir(two_classes.parent)
+    assert open_dataset(two_classes.name).digest == digest
+    (two_classes / "cells" / "000.png").rename(two_classes / "cells" / "999.png")
+    assert open_dataset(two_classes.name).digest != digest, "in another order, other images are drawn"
 
 
 def test_statistics_are_those_of_the_training_images(two_classes: Path) -> None:
@@ -280,6 +292,12 @@ def test_corrupt_files_can_be_skipped(two_classes: Path) -> None:
     assert len(caught) == 1
     assert len(dataset.train) + len(dataset.valid) + len(dataset.test) == 60
     assert dataset.note.endswith("2 corrupt files left out")
+
+
+@pytest.mark.parametrize("command", [["train"], ["evaluate", "--data", "x"], ["data", "preview", "x"]])
+def test_every_command_that_opens_folders_can_skip_corrupt_files(command: list[str]) -> None:
+    """The error for corrupt files advises it."""
+    assert cli._parser().parse_args([*command, "--skip-corrupt"]).skip_corrupt
 
 
 def test_altered_bytes_are_noticed(two_classes: Path) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -63,6 +65,19 @@ def test_nan_fails() -> None:
         assert_equivariant(lambda x: x * float("nan"), IMAGES, Cyclic(4))
 
 
+@pytest.mark.parametrize("broken", range(4))
+def test_nan_is_the_worst(broken: int) -> None:
+    """A module that fails for one element: whichever it is, the report does not look perfect."""
+    spoiled = Cyclic(4).act_on_image(IMAGES, broken)
+
+    def module(x: Tensor) -> Tensor:
+        return x * float("nan") if torch.equal(x, spoiled) else x
+
+    report = measure(module, IMAGES, Cyclic(4), translations=[])
+    assert math.isnan(report.worst)
+    assert math.isnan(report.mean)
+
+
 def test_translations_need_a_margin_where_borders_differ() -> None:
     padded = nn.Conv2d(2, 2, 3, padding=1).double()
     assert max(measure(padded, IMAGES, Cyclic(1), margin=0).translations) > 1e-3
@@ -106,3 +121,11 @@ def test_bad_input() -> None:
         measure(nn.Identity(), torch.randn(1, 1, 4, 8, 8), Cyclic(8))
     with pytest.raises(ValueError, match=r"call module\.eval\(\) first"):
         measure(gevit.create_model("r4_sa"), torch.randn(1, 1, 28, 28), Cyclic(4))
+
+
+@pytest.mark.parametrize("output", [IMAGES.flatten(2), IMAGES[None, None]])
+def test_outputs_that_are_neither_logits_nor_images_nor_signals(output: Tensor) -> None:
+    """Tokens look like images without channels, but their last axes are no rows and columns."""
+    for check in (measure, assert_equivariant):
+        with pytest.raises(ValueError, match=rf"a tensor of {output.ndim} axes, .*expected logits .*unflatten"):
+            check(lambda x: {"logits": x.mean((2, 3)), "tokens": output}, IMAGES, Cyclic(4))

@@ -15,6 +15,7 @@ import gevit
 from gevit.cli import main
 from gevit.data import open_dataset
 from gevit.data.dataset import MemorySplit
+from gevit.equivariance import Report
 from gevit.evaluation.charts import angle_figure
 from gevit.evaluation.evaluate import (
     accuracy_by_angle,
@@ -27,6 +28,7 @@ from gevit.evaluation.evaluate import (
 )
 from gevit.evaluation.metrics import area_under_roc, confusion_matrix, score, wilson_interval
 from gevit.evaluation.predict import find_images, predict
+from gevit.groups import Group
 from gevit.persistence import ModelInfo
 
 DIGITS = tuple("0123456789")
@@ -151,6 +153,27 @@ class TestEvaluate:
         predict_logits(model.eval(), torch.ones(1, 1, 8, 8))
         assert not model.training
 
+    def test_it_runs_where_the_model_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The device `meta`, which every machine has, stands for a GPU; it computes nothing, so answers are made up."""
+        seen: list[str] = []
+
+        def answer(model: nn.Module, inputs: tuple[Tensor], logits: Tensor) -> Tensor:
+            seen.append(inputs[0].device.type)
+            return torch.zeros(logits.shape)
+
+        def report(module: object, x: Tensor, group: Group) -> Report:
+            seen.append(x.device.type)
+            return Report(group, (), ())
+
+        model = Brightest().to("meta")
+        model.register_forward_hook(answer)
+        images, labels = halves(4)
+        assert evaluate(model, MemorySplit(images, labels), lambda x: x, batch_size=2).n == 4
+        assert accuracy_by_angle(model, images / 255, labels, lambda x: x, [0.0]) == {0.0: 0.5}
+        monkeypatch.setattr("gevit.evaluation.evaluate.measure", report)
+        equivariance_of(gevit.create_model("z2_sa").to("meta"), torch.zeros(1, 1, 28, 28))
+        assert seen == ["meta"] * 5
+
     def test_a_model_that_gives_nan_is_named(self) -> None:
         model = Brightest()
         nn.init.constant_(model.scale, math.nan)
@@ -192,6 +215,21 @@ class TestEvaluate:
         assert 0 < rows[1]["feature_maps"]["worst"] < 1e-5
 
 
+def save_two_classes(folder: Path, **change: Any) -> None:
+    """A model of random weights for the images of `shades`."""
+    model = gevit.create_model("z2_sa", num_classes=2, neighborhood=3)
+    facts = info(num_classes=2, classes=("dark", "light"), neighborhood=3, **change)
+    gevit.save(model, facts, folder / "model.safetensors")
+
+
+def shades(folder: Path, count: int, start: int = 0) -> None:
+    """Dark and light images of several sizes, so many of each."""
+    for name, level in (("dark", 10), ("light", 200)):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        for k in range(start, start + count):
+            Image.new("RGB", (40 + k, 50), (level + k,) * 3).save(folder / name / f"{k}.png")
+
+
 class TestEvaluateCommand:
     def test_json_and_files(self, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         flags = ["--data", "digits", "--limit", "5", "--angles", "4", "--batch-size", "3"]
@@ -221,21 +259,56 @@ class TestEvaluateCommand:
         assert "as the images turn" not in printed
 
     def test_a_folder_of_images_of_other_sizes(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        gevit.save(
-            gevit.create_model("z2_sa", num_classes=2, neighborhood=3),
-            info(num_classes=2, classes=("dark", "light"), neighborhood=3),
-            tmp_path / "model.safetensors",
-        )
+        save_two_classes(tmp_path)
         for split in ("train", "valid", "test"):
-            for name, level in (("dark", 10), ("light", 200)):
-                (tmp_path / "images" / split / name).mkdir(parents=True)
-                for k in range(2):
-                    Image.new("RGB", (40 + k, 50), (level,) * 3).save(tmp_path / "images" / split / name / f"{k}.png")
+            shades(tmp_path / "images" / split, 2)
         arguments = ["--checkpoint", str(tmp_path), "--data", str(tmp_path / "images")]
         assert main(["evaluate", *arguments, "--angles", "0", "--json"]) == 0
         answer = json.loads(capsys.readouterr().out)
         assert (answer["n"], answer["classes"]) == (4, ["dark", "light"])
         assert answer["auc"] is not None
+
+    def test_a_folder_that_has_changed_since_training(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        shades(tmp_path / "photos", 5)
+        digest = open_dataset(str(tmp_path / "photos"), image_size=28, channels=1).digest
+        monkeypatch.chdir(tmp_path)
+
+        def warnings(split: str = "test", data: str = "photos", **trained: str) -> Any:
+            save_two_classes(tmp_path, data="photos", trained=trained)
+            command = f"evaluate --checkpoint . --data {data} --split {split} --limit 1 --angles 0 --json"
+            assert main(command.split()) == 0
+            captured = capsys.readouterr()
+            found = json.loads(captured.out)["warnings"]
+            assert all(f"gevit evaluate: warning: {text}\n" in captured.err for text in found)
+            assert captured.err.count("warning") == len(found)
+            return found
+
+        assert warnings(data_digest=digest) == []
+        shades(tmp_path / "photos", 1, start=5)
+        for split in ("valid", "test"):
+            (text,) = warnings(split, data_digest=digest)
+            assert "the folder photos has changed since the model was trained on it" in text
+            assert f"not the {split} images of then, and may include images that it was trained on" in text
+            assert "put the images into folders train, valid and test" in text
+        assert warnings() == [], "models of earlier versions do not know their data"
+        shades(tmp_path / "others", 5)
+        assert warnings(data="others", data_digest=digest) == []
+        for split, count in (("train", 6), ("test", 1)):
+            shades(tmp_path / "kept" / "photos" / split, count)
+        assert warnings(data="kept/photos", data_digest=digest) == [], "the test images are a folder of their own"
+        assert warnings("valid", data="kept/photos", data_digest=digest), "but validation is drawn from train"
+
+    def test_corrupt_files_are_left_out_if_asked(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        save_two_classes(tmp_path)
+        shades(tmp_path / "images", 3)
+        (tmp_path / "images" / "dark" / "broken.png").write_bytes(b"no image")
+        command = ["evaluate", "--checkpoint", str(tmp_path), "--data", str(tmp_path / "images"), "--angles", "0"]
+        assert main(command) == 2
+        assert "--skip-corrupt" in capsys.readouterr().err
+        with pytest.warns(UserWarning, match="1 of 7 images .* left out"):
+            assert main([*command, "--skip-corrupt"]) == 0
 
     @pytest.mark.parametrize(
         ("change", "message"),

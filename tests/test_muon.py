@@ -55,7 +55,17 @@ def test_every_parameter_is_moved_once(name: str) -> None:
     assert sorted(map(id, [*matrices, *others])) == sorted(map(id, model.parameters()))
     named = {id(parameter): name for name, parameter in model.named_parameters()}
     assert all(named[id(matrix)].endswith("weight") and "classes" not in named[id(matrix)] for matrix in matrices)
-    assert not matrices or all(min(matrix.shape) > 1 for matrix in matrices)
+    assert all(min(matrix.flatten(1).shape) > 1 for matrix in matrices)
+    assert len(matrices) >= 6
+
+
+def test_a_filter_moves_as_the_matrix_of_its_rows() -> None:
+    gradient = torch.randn(6, 2, 4, 3, 3)
+    filters, matrix = (nn.Parameter(torch.zeros(shape)) for shape in (gradient.shape, (6, 72)))
+    filters.grad, matrix.grad = gradient, gradient.flatten(1)
+    for parameter in (filters, matrix):
+        Muon([parameter], [], lr=0.1).step()
+    assert torch.equal(filters.flatten(1), matrix)
 
 
 def test_weight_decay_and_parameters_without_gradient() -> None:

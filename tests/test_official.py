@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,8 @@ import gevit
 from gevit.equivariance import assert_equivariant
 from gevit.layers import MaxPool
 from gevit.models import EquivariantModel, GroupTransformer, official
+from tests.outside import reference
 
-GOLDEN = Path(os.environ.get("GEVIT_GOLDEN", Path(__file__).parents[2] / "shared" / "golden"))
 FILES = {
     "ge_se2_1_rot_5": ("z2_sa", "ge"),
     "ge_se2_4_rot_5": ("r4_sa", "ge"),
@@ -25,9 +24,7 @@ FILES = {
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("backend", ["reference", "factored", "auto"])
 def test_logits_of_the_authors(file: str, backend: str) -> None:
-    path = GOLDEN / f"{file}.safetensors"
-    if not path.exists():
-        pytest.skip(f"no outputs of the authors' code at {path}; set GEVIT_GOLDEN to their folder")
+    path = reference("golden", f"{file}.safetensors")
     name, encoding = FILES[file]
     model = official.load(path, name, "rotmnist", 5, encoding)
     for module in model.modules():

@@ -259,15 +259,19 @@ class TestWriteAside:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder.txt"]
 
     def test_a_saved_model_survives_a_failed_save(self, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        before = load_file(saved / "model.safetensors")
+        before, write_bytes = load_file(saved / "model.safetensors"), Path.write_bytes
+        other = dataclasses.replace(INFO, data="other data")
+        for failing in ("safetensors", "json"):
 
-        def full(self: Path, content: bytes) -> None:
-            raise OSError(errno.ENOSPC, "no space")
+            def full(self: Path, content: bytes, failing: str = failing) -> int:
+                if self.suffix == f".{failing}":
+                    raise OSError(errno.ENOSPC, "no space")
+                return write_bytes(self, content)
 
-        monkeypatch.setattr(Path, "write_bytes", full)
-        with pytest.raises(OSError, match="the disk is full"):
-            gevit.save(build(INFO), INFO, saved / "model.safetensors")
-        assert all(torch.equal(value, before[key]) for key, value in gevit.load(saved).state_dict().items())
+            monkeypatch.setattr(Path, "write_bytes", full)
+            with pytest.raises(OSError, match="the disk is full"):
+                gevit.save(build(INFO), other, saved / "model.safetensors")
+            assert all(torch.equal(value, before[key]) for key, value in gevit.load(saved).state_dict().items())
 
 
 def test_environment_names_what_a_result_depends_on() -> None:

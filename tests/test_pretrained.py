@@ -15,6 +15,10 @@ FOLDER = Path(gevit.models.__path__[0]) / "pretrained"
 NAMES = [path.stem.removesuffix("_rotmnist") for path in sorted(FOLDER.glob("*_rotmnist.safetensors"))]
 
 
+def test_there_are_weights_of_r4_sa() -> None:
+    assert "r4_sa" in NAMES
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_pretrained_digits(name: str) -> None:
     model = gevit.create_model(name, pretrained=True)

@@ -26,10 +26,10 @@ from gevit.reproduce.studies import STUDIES
 from gevit.reproduce.studies.common import GE
 from gevit.reproduce.study import Study
 from gevit.reproduce.summary import Summary
-from tests.running import At, Life, die, without_times
+from tests.outside import reference
+from tests.running import At, Life, die, held_elsewhere, without_times
 
 DRAWN = ["plot.png", "plot.svg", "table.html", "table.md", "table.tex"]
-TEX = Path(os.environ.get("GEVIT_PAPER", Path(__file__).parents[2] / "shared" / "paper" / "gevit.tex"))
 
 
 def made_up(study: Study, budget: str, folder: Path, seeds: int = 1) -> None:
@@ -191,7 +191,7 @@ def test_changed_results_are_refused(
     assert error.startswith("gevit reproduce: error: ")
     assert message in error
     assert path.name in error
-    assert "move it away, and the same command runs that part again" in error
+    assert "move it away, and the same command makes it again" in error
     assert not (folder / "table.md").exists()
 
 
@@ -344,9 +344,7 @@ def test_studies_are_well_made_and_fair(name: str, budget: str) -> None:
 
 
 def test_the_numbers_of_the_paper() -> None:
-    if not TEX.exists():
-        pytest.skip(f"no text of the paper at {TEX}; set GEVIT_PAPER to it")
-    text = TEX.read_text(encoding="utf-8")
+    text = reference("paper", "gevit.tex").read_text(encoding="utf-8")
     for name in ("table1", "table2", "table3", "table4", "cifar10"):
         for cell in STUDIES[name]("paper").cells:
             assert f"{cell.paper:.2f}" in text
@@ -367,16 +365,12 @@ def test_measures_over_angles(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="locks are POSIX ones")
 def test_two_processes_do_not_share_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import fcntl
-
     from gevit.reproduce.runner import _open, _run_name
 
     study = STUDIES["table2"]("smoke")
     config = config_of(study, "smoke", study.runs[0])
     folder = tmp_path / "runs" / _run_name(config, _open(config.data, None))
-    folder.mkdir(parents=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with held_elsewhere(folder):
         assert reproduce(tmp_path, "table2", "--budget", "smoke") == 2
     assert f"another process is running {folder}" in capsys.readouterr().err
 

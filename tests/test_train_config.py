@@ -5,12 +5,13 @@ import dataclasses
 import math
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
 from gevit.training import command
 from gevit.training.config import TrainConfig, read_yaml
-from gevit.training.folder import FIXED, resumed_config
+from gevit.training.folder import FIXED, check_folder, resumed_config
 
 
 def test_every_setting_has_a_flag_and_every_flag_a_help() -> None:
@@ -73,6 +74,7 @@ def test_bad_files_of_settings(tmp_path: Path, text: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(("settings", "message"), [
+    ({"cooldown_epochs": 1.0}, "cooldown_epochs is for the schedule trapezoid, and this one is constant"),
     ({"epochs": 2.5}, "epochs must be of type int, got 2.5"),
     ({"epochs": "many"}, "epochs must be of type int, got 'many'"),
     ({"epochs": True}, "epochs must be of type int, got True"),
@@ -104,6 +106,20 @@ def test_a_resumed_run_keeps_what_must_stay_and_takes_what_may_change(tmp_path: 
     assert resumed_config(tmp_path, {"model": "d4_sa", "batch_size": "8"}) == saved
     for name in FIXED:
         other = {"model": "z2_sa", "data": "x", "preset": "pcam", "encoding": "gsa", "pooling": "sum_max", "ema": "0.5",
-                 "optimizer": "sgd", "skip_corrupt": True}.get(name, "77")  # fmt: skip
+                 "optimizer": "sgd", "skip_corrupt": True, "rotate": True, "flip": True, "momentum": "0.5",
+                 "label_smoothing": "0.5", "dropout": "0.5", "precision": "bfloat16"}.get(name, "77")  # fmt: skip
         with pytest.raises(ValueError, match=rf"has {name} = .*another run with another --out"):
-            resumed_config(tmp_path, {name: other})
+            check_folder(resumed_config(tmp_path, {name: other}), resume=True)
+    check_folder(resumed_config(tmp_path, {"lr": "0.2", "epochs": "9"}), resume=True)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_a_resumed_run_is_judged_by_its_merged_settings(tmp_path: Path) -> None:
+    saved = TrainConfig(schedule="trapezoid", epochs=40, out=str(tmp_path))
+    (tmp_path / "config.yaml").write_text(saved.to_yaml())
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    args = parser.parse_args(["--out", str(tmp_path), "--resume", "--cooldown-epochs", "25"])
+    with mock.patch("gevit.training.loop.train", return_value={}) as train:
+        assert command.run(args) == 0
+    assert train.call_args.args[0] == dataclasses.replace(saved, cooldown_epochs=25.0)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import signal
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -15,8 +17,10 @@ from torch.optim import SGD
 from gevit import create_model
 from gevit.data import DataSet, Split
 from gevit.data.dataset import MemorySplit
+from gevit.persistence import ModelInfo, save
 from gevit.training.batches import StepBatches, turn
 from gevit.training.config import TrainConfig
+from gevit.training.folder import claim_folder, held
 from gevit.training.interrupt import Interrupt
 from gevit.training.loop import NonFiniteError
 from gevit.training.schedule import learning_rate
@@ -28,6 +32,7 @@ from tests.running import (
     assert_same_tensors,
     few_digits,
     fitted,
+    held_elsewhere,
     last_checkpoint,
     make_run,
     rows,
@@ -303,6 +308,70 @@ def test_a_request_to_stop_leaves_a_checkpoint_of_that_step(tmp_path: Path, data
     assert last_checkpoint(tmp_path).facts["progress"]["step"] == 1
 
 
+def test_a_request_after_the_last_step_is_heard_before_the_test(tmp_path: Path, data: DataSet) -> None:
+    interrupt, run = Interrupt(), make_run(tmp_path, data)
+
+    def ask(*_: object) -> tuple[float, float]:
+        interrupt.requested = True
+        return 1.0, 0.5
+
+    with mock.patch.object(run, "_validate", ask), pytest.raises(KeyboardInterrupt, match="after step 3 of 3"):
+        run.fit(interrupt)
+    assert last_checkpoint(tmp_path).facts["progress"]["step"] == 3
+
+
+# The folder of a run
+
+
+@pytest.mark.skipif(os.name != "posix", reason="locks are POSIX ones")
+def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
+    with (
+        held_elsewhere(tmp_path / "run"),
+        pytest.raises(OSError, match="another process is running"),
+        held(tmp_path / "run"),
+    ):
+        pass
+    with held(tmp_path / "run"):
+        pass
+
+
+def test_only_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
+    for name in (".model.123.safetensors", ".README.md.swp", ".hidden"):
+        (tmp_path / name).touch()
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / ".step-000000012.77.safetensors").touch()
+    claim_folder(TrainConfig(out=str(tmp_path)))
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [
+        ".README.md.swp",
+        ".hidden",
+        "checkpoints",
+        "config.yaml",
+    ]
+
+
+# Dropout
+
+
+@pytest.mark.parametrize("model", ["r4_sa", "cpvt", "z2_cnn"])
+def test_dropout_reaches_every_dropout_that_there_is_and_no_other(tmp_path: Path, data: DataSet, model: str) -> None:
+    def rates(**settings: Any) -> list[float]:
+        layers: list[Any] = list(make_run(tmp_path, data, model=model, **settings).state.model.modules())
+        found = [layer.p if isinstance(layer, nn.Dropout) else getattr(layer, "dropout", None) for layer in layers]
+        return [rate for rate in found if isinstance(rate, float)]
+
+    usual = rates()
+    assert any(usual)
+    assert rates(dropout=0.45) == [0.45 if rate else 0.0 for rate in usual]
+    assert not any(rates(dropout=0.0))
+
+
+def test_a_device_that_is_not_there(tmp_path: Path, data: DataSet) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    with pytest.raises(ValueError, match="cannot train with accelerator 'gpu'"):
+        make_run(tmp_path, data, accelerator="gpu")
+
+
 # Starting from trained weights
 
 
@@ -323,13 +392,31 @@ def test_a_run_of_another_group_takes_all_but_the_vectors_of_the_elements() -> N
     assert all(torch.equal(tensor, r4_weights[name]) for name, tensor in d4.state_dict().items() if name not in anew)
 
 
+def test_vectors_of_as_many_other_elements_are_not_taken(tmp_path: Path) -> None:
+    r8, d4 = create_model("r8_sa"), create_model("d4_sa")
+    digits = tuple("0123456789")
+    info = ModelInfo(
+        name="r8_sa",
+        preset="rotmnist",
+        in_channels=1,
+        num_classes=10,
+        classes=digits,
+        image_size=28,
+        mean=(0.5,),
+        std=(1.0,),
+    )
+    save(r8, info, tmp_path / "model.safetensors")
+    anew = take_weights(d4, str(tmp_path), "rotmnist")
+    assert anew == [name for name in d4.state_dict() if name.endswith("positions.element")]
+
+
 def test_other_classes_begin_with_a_map_of_their_own() -> None:
     assert take_weights(create_model("r4_sa", num_classes=3), "r4_sa", "rotmnist") == ["body.classes.weight"]
 
 
 def test_weights_that_cannot_be_started_from() -> None:
     with pytest.raises(ValueError, match="no weight of r4_sa fits"):
-        take_weights(nn.Linear(2, 3), "r4_sa", "rotmnist")
+        take_weights(create_model("z2_cnn"), "r4_sa", "rotmnist")
     with pytest.raises(ValueError, match="no pretrained weights of 'cpvt'"):
         take_weights(create_model("cpvt"), "cpvt", "rotmnist")
     with pytest.raises(ValueError, match=r"got nowhere"):

@@ -32,6 +32,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if speaks:
             print(f"gevit {args.command}: error: {error}", file=sys.stderr)
         return 2
+    except RuntimeError as error:
+        # Of the errors that torch raises from its depths, the one that a user can do something about.
+        if "memory" not in str(error):
+            raise
+        if speaks:
+            print(
+                f"gevit {args.command}: error: out of memory; use smaller batches or images: {error}", file=sys.stderr
+            )
+        return 2
     except KeyboardInterrupt as error:
         if speaks:
             print(f"gevit {args.command}: {str(error) or 'interrupted'}", file=sys.stderr)

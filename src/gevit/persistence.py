@@ -102,10 +102,10 @@ def save(model: nn.Module, info: ModelInfo, path: str | Path) -> None:
     state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
     _check_fit(state, _blank(info, "auto").state_dict(), "the model to save is not the one that info describes")
     text = info.to_json().encode()
-    with write_aside(info_path) as aside:
-        aside.write_bytes(text)
-    with write_aside(weights_path) as aside:
-        aside.write_bytes(to_bytes(state, metadata={"format": "pt", _DIGEST: _digest(text, state)}))
+    # Both are on disk before the first of them takes the place of an earlier one.
+    with write_aside(weights_path) as weights_aside, write_aside(info_path) as info_aside:
+        weights_aside.write_bytes(to_bytes(state, metadata={"format": "pt", _DIGEST: _digest(text, state)}))
+        info_aside.write_bytes(text)
 
 
 def load(path: str | Path, backend: str = "auto") -> EquivariantModel:

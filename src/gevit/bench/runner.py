@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
 
@@ -55,7 +55,7 @@ def run_case(case: Case, threads: int, seconds: float, sgemm_gflops: float) -> R
 
 def _machine(threads: int) -> tuple[Machine, float]:
     """What runs here, and how fast it multiplies matrices with so many threads, in GFlop/s."""
-    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    date = datetime.now(UTC).isoformat(timespec="seconds")
     found = ask({"case": None, "threads": threads})
     version = metadata.version("gevit")
     return Machine(cpu_model(), threads, found["capability"], found["torch"], version, date), found["sgemm_gflops"]

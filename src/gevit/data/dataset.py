@@ -97,6 +97,8 @@ class DataSet:
         valid: what decisions are made on.
         test: what is reported.
         note: where it is from and how it was split, in one sentence.
+        drawn: the splits that were drawn at random from common images when the set was opened: which images they get
+            changes as soon as one is added or removed.
     """
 
     name: str
@@ -110,6 +112,7 @@ class DataSet:
     valid: Split
     test: Split
     note: str
+    drawn: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in SPLITS:

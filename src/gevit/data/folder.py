@@ -21,7 +21,7 @@ from jaxtyping import Float, Int, UInt
 from torch import Tensor
 
 from gevit._checks import check_count
-from gevit.data.dataset import DataSet, Split, stratified_split
+from gevit.data.dataset import SPLITS, DataSet, Split, stratified_split
 from gevit.data.decode import Header, decode, probe
 from gevit.data.listing import list_images
 
@@ -97,14 +97,16 @@ def open_folder(path: Path, image_size: int | None, channels: int | None, skip_c
     }
     sound = {file: pixels[file] for _, _, file in members}
     whole = FolderSplit(list(sound), labels, image_size, channels, list(sound.values()))
-    parts, how = _parts(by_split, labels, names, seed)
+    parts, drawn, how = _parts(by_split, labels, names, seed)
     train, valid, test = (whole.subset(part) for part in parts)
     mean, std = _statistics(train)
-    note = f"images of the folder {path}, {len(train):,} train, {len(valid):,} validation, {len(test):,} test, {how}"
+    # The name alone: the digest of a set must not change with the place from which its folder is looked at.
+    name = path.resolve().name
+    note = f"images of the folder {name}, {len(train):,} train, {len(valid):,} validation, {len(test):,} test, {how}"
     if corrupt:
         note += f"; {len(corrupt):,} corrupt files left out"
     preset = "rotmnist" if image_size <= 40 else "pcam"
-    return DataSet(path.resolve().name, names, channels, image_size, mean, std, preset, train, valid, test, note)
+    return DataSet(name, names, channels, image_size, mean, std, preset, train, valid, test, note, drawn)
 
 
 class _Keeper:
@@ -165,8 +167,8 @@ def _common_size(headers: Iterable[Header]) -> int:
 
 def _parts(
     members: dict[str, Int[Tensor, " _"]], labels: Int[Tensor, " n"], names: tuple[str, ...], seed: int
-) -> tuple[tuple[Int[Tensor, " _"], ...], str]:
-    """Indices of train, valid and test, and how they came about."""
+) -> tuple[tuple[Int[Tensor, " _"], ...], tuple[str, ...], str]:
+    """Indices of train, valid and test, which of them were drawn at random, and how they came about."""
     for split, indices in members.items():
         needed = {"all": 3, "train": 1 if "valid" in members else 2}.get(split, 1)
         for label, count in enumerate(labels[indices].bincount(minlength=len(names)).tolist()):
@@ -174,11 +176,12 @@ def _parts(
                 where = "" if split == "all" else f" in {split}"
                 raise ValueError(f"class {names[label]!r} has {count} sound images{where}, needed at least {needed}")
     if "all" in members:
-        return stratified_split(labels, (0.1, 0.1), seed), f"split 80/10/10 by class with seed {seed}"
+        return stratified_split(labels, (0.1, 0.1), seed), SPLITS, f"split 80/10/10 by class with seed {seed}"
     if "valid" in members:
-        return (members["train"], members["valid"], members["test"]), "split by its folders"
+        return (members["train"], members["valid"], members["test"]), (), "split by its folders"
     train, valid = (members["train"][part] for part in stratified_split(labels[members["train"]], (0.1,), seed))
-    return (train, valid, members["test"]), f"a tenth of each class of train cut off for validation with seed {seed}"
+    how = f"a tenth of each class of train cut off for validation with seed {seed}"
+    return (train, valid, members["test"]), ("train", "valid"), how
 
 
 def _statistics(train: Split, most: int = 2000) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -191,4 +194,5 @@ def _statistics(train: Split, most: int = 2000) -> tuple[tuple[float, ...], tupl
         squares = squares + images.square().mean((2, 3)).sum(0)
     mean = total / len(indices)
     std = (squares / len(indices) - mean.square()).clamp(min=1e-6).sqrt()
-    return tuple(mean.tolist()), tuple(std.tolist())
+    # Rounded, since processors differ in the last digits, and the digest of a set must not.
+    return tuple(mean.round(decimals=8).tolist()), tuple(std.round(decimals=8).tolist())

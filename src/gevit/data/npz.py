@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int, Shaped, UInt
 
 from gevit.data.dataset import SPLITS, MemorySplit
-from gevit.data.storage import write_aside
+from gevit.files import write_aside
 
 
 def read_splits(path: Path) -> tuple[MemorySplit, MemorySplit, MemorySplit]:

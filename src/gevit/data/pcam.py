@@ -23,7 +23,8 @@ from gevit.data.catalog import CATALOG
 from gevit.data.dataset import SPLITS, DataSet, Split
 from gevit.data.download import Source, obtained
 from gevit.data.extras import needs
-from gevit.data.storage import checksum, write_aside
+from gevit.data.storage import checksum
+from gevit.files import write_aside
 
 if TYPE_CHECKING:
     import h5py

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from gevit.data.dataset import DataSet
 from gevit.data.extras import needs
-from gevit.data.storage import write_aside
+from gevit.files import write_aside
 
 if TYPE_CHECKING:
     from PIL.Image import Image

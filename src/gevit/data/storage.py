@@ -5,27 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from gevit.files import write_aside
 
 
 def data_root(root: str | Path | None = None) -> Path:
     """The folder of the data: this one, else that of the environment variable GEVIT_DATA, else ~/.cache/gevit."""
     return Path(root or os.environ.get("GEVIT_DATA") or Path.home() / ".cache" / "gevit").expanduser()
-
-
-@contextmanager
-def write_aside(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to; what was written takes its place if the block succeeds."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    try:
-        yield aside
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def checksum(path: Path, algorithm: str = "sha256") -> str:

@@ -1,8 +1,8 @@
 """How far a module is from commuting with a group: F(L_g x) against L_g F(x).
 
 Works on any module or function of one tensor. What kind of thing goes in and comes out is read off the number of axes:
-4 is a batch of images, 5 a batch of signals on the group, 2 or less is invariant (logits). A module may also return a
-dict or a sequence of such tensors; the worst of them counts.
+4 is a batch of images, 5 a batch of signals on the group, 2 or less is invariant (logits); others are refused. A module
+may also return a dict or a sequence of such tensors; the worst of them counts.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Report(Sequence[RelativeError]):
 
     @property
     def worst(self) -> float:
-        """The worst error over the exact elements (quarter turns and flips)."""
-        return max(error for error in self.elements if error.exact)
+        """The worst error over the exact elements (quarter turns and flips), a NaN counting as worst."""
+        return max((error for error in self.elements if error.exact), key=_nan_is_worst)
 
     @property
     def mean(self) -> float:
@@ -112,11 +112,11 @@ def measure(
     """
     _check_input(module, x, group)
     with torch.no_grad():
-        plain = pytree.tree_leaves(module(x))
+        plain = _outputs(module, x, group)
         elements = tuple(_element_error(module, x, plain, group, element) for element in range(group.order))
         shifted = tuple(
             compare(
-                [_inner(y, shift, margin) for y in pytree.tree_leaves(module(_roll(x, shift)))],
+                [_inner(y, shift, margin) for y in _outputs(module, _roll(x, shift), group)],
                 [_inner(_roll(y, shift), shift, margin) for y in plain],
                 f"translation {shift}",
             )
@@ -146,7 +146,7 @@ def assert_equivariant(
     _check_input(module, x, group)
     exact = [element for element in range(group.order) if group.is_exact(element)]
     with torch.no_grad():
-        plain = pytree.tree_leaves(module(x))
+        plain = _outputs(module, x, group)
         errors = {element: _element_error(module, x, plain, group, element) for element in exact}
     failed = [element for element in exact if not errors[element] <= tolerance]  # a NaN fails too
     if failed:
@@ -162,9 +162,23 @@ def _element_error(
     module: Callable[[Tensor], object], x: Tensor, plain: list[Tensor], group: Group, element: int
 ) -> RelativeError:
     """Compare the module's output for the transformed input with its transformed output `plain`."""
-    found = pytree.tree_leaves(module(_act(x, group, element)))
+    found = _outputs(module, _act(x, group, element), group)
     wanted = [_act(y, group, element) for y in plain]
     return compare(found, wanted, group.name(element), group.is_exact(element))
+
+
+def _outputs(module: Callable[[Tensor], object], x: Tensor, group: Group) -> list[Tensor]:
+    """The tensors that the module returns, each of a kind that the group is known to act on."""
+    outputs: list[Tensor] = pytree.tree_leaves(module(x))
+    for y in outputs:
+        if y.ndim not in (0, 1, 2, 4, 5):
+            raise ValueError(
+                f"the module returns a tensor of {y.ndim} axes, {tuple(y.shape)}: expected logits [batch, classes], "
+                f"images [batch, channels, height, width] or signals [batch, channels, {group.order}, height, width]; "
+                "bring it to such a shape, e.g. tokens [batch, n, channels] by "
+                "tokens.transpose(1, 2).unflatten(2, (height, width))"
+            )
+    return outputs
 
 
 def _check_input(module: object, x: Tensor, group: Group) -> None:

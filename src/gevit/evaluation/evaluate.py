@@ -99,8 +99,9 @@ def equivariance_of(model: EquivariantModel, images: Float[Tensor, "n channels s
 
     Args:
         model: in evaluation mode.
-        images: a few, as the model takes them.
+        images: a few, as the model takes them, on any device.
     """
+    images = images.to(_device(model))
     return measure(model, images, model.group), measure(model.forward_features, images, model.group)
 
 
@@ -121,12 +122,15 @@ def equivariance_rows(logits: Report, maps: Report) -> list[dict[str, Any]]:
 def predict_logits(
     model: nn.Module, images: Float[Tensor, "n channels height width"], progress: Progress | None = None
 ) -> Float[Tensor, "n classes"]:
-    """Logits of images as the model takes them, without gradients and in evaluation mode, on the CPU."""
-    training, device = model.training, next(model.parameters()).device
+    """Logits, on the CPU, of images as the model takes them, without gradients and in evaluation mode.
+
+    They are computed where the model is: `model.to(device)` decides.
+    """
+    training = model.training
     model.eval()
     try:
         with torch.inference_mode():
-            logits: Tensor = model(images.to(device)).cpu()
+            logits: Tensor = model(images.to(_device(model))).cpu()
     finally:
         model.train(training)
     broken = int((~logits.isfinite()).any(1).sum())
@@ -135,3 +139,7 @@ def predict_logits(
     if progress:
         progress(len(images))
     return logits
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_source(parser)
     parser.add_argument("--data", required=True, metavar="NAME", help="data set by name, or a folder of images")
     parser.add_argument("--data-root", type=Path, metavar="DIR", help="where the named data sets are")
+    parser.add_argument("--skip-corrupt", action="store_true", help="leave out files that cannot be decoded")
     parser.add_argument("--split", choices=["train", "valid", "test"], default="test", help="which images")
     parser.add_argument("--limit", type=int, metavar="N", help="only N of the images, the same share of every class")
     parser.add_argument(
@@ -56,6 +58,9 @@ def run(args: argparse.Namespace) -> int:
     model = load_from(args)
     info = info_of(model)
     data = _open(args, info)
+    warnings = _doubts(info, data, args.split)
+    for warning in warnings:
+        print(f"gevit evaluate: warning: {warning}", file=sys.stderr)
     split = data.split(args.split)
     if args.limit:
         split = split.subset(choose(split.labels, args.limit))
@@ -77,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
         "data": data.name,
         "split": args.split,
         "classes": info.classes,
+        "warnings": warnings,
         **result.to_json(),
         "by_angle": {"images": len(images), "accuracy": by_angle},
         "equivariance": {"images": len(images[:EQUIVARIANCE_IMAGES]), "elements": errors},
@@ -114,9 +120,23 @@ def _open(args: argparse.Namespace, info: ModelInfo) -> DataSet:
 
     # Images are brought to what the model takes; a named set has its own channels, which must fit.
     channels = None if args.data in list_datasets() else info.in_channels
-    data = open_dataset(args.data, args.data_root, image_size=info.image_size, channels=channels)
+    data = open_dataset(
+        args.data, args.data_root, image_size=info.image_size, channels=channels, skip_corrupt=args.skip_corrupt
+    )
     check_match(info, data)
     return data
+
+
+def _doubts(info: ModelInfo, data: DataSet, split: str) -> list[str]:
+    """Why the numbers may flatter the model."""
+    trained_on = info.trained.get("data_digest")  # models of earlier versions do not know
+    if data.name != info.data or split not in data.drawn or trained_on in (None, data.digest):
+        return []
+    return [
+        f"the folder {data.name} has changed since the model was trained on it, and its splits are drawn anew whenever "
+        f"it is opened: these are not the {split} images of then, and may include images that it was trained on; "
+        "to keep them apart, put the images into folders train, valid and test, and train again"
+    ]
 
 
 def _list(names: tuple[str, ...]) -> str:

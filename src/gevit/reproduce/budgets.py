@@ -1,7 +1,8 @@
 """How the runs of a study are trained: the one place where recipes are.
 
 `paper` is the setting of the paper and, where the paper is silent, of its authors' code. `cpu` is one recipe for all
-runs, so small that a study takes a few hours on two cores. `smoke` proves that the machinery runs.
+runs (the slowest have fewer images), so small that a study takes a few hours on two cores. `smoke` proves that the
+machinery runs.
 """
 
 from __future__ import annotations

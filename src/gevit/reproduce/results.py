@@ -14,7 +14,7 @@ from gevit.files import write_aside
 # To be raised whenever results of before are no longer comparable, or no longer readable.
 FORMAT = 1
 IDENTITY = ("study", "budget", "run", "seed")
-REMEDY = "move it away, and the same command runs that part again"
+REMEDY = "move it away, and the same command makes it again"
 
 
 @dataclass(frozen=True)

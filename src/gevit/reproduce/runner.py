@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gevit.reproduce.budgets import config_of
-from gevit.reproduce.results import Result, write_result
+from gevit.reproduce.results import FORMAT, Result, write_result
 from gevit.reproduce.store import find_result, result_path, settings_of
 from gevit.reproduce.study import Cell, Study
 
@@ -81,14 +79,13 @@ def run_cell(study: Study, budget: str, cell: Cell, seed: int, place: Workplace)
     limits = {name: getattr(config, f"limit_{name}") for name in ("train", "valid", "test")}
     sizes = {name: min(limit or len(data.split(name)), len(data.split(name))) for name, limit in limits.items()}
     folder = place.runs / _run_name(config, data)
-    with _held(folder):
-        if not (folder / REPORT).exists():
-            from gevit.training.loop import train
+    if not (folder / REPORT).exists():
+        from gevit.training.loop import train
 
-            # One device: the order of additions, and the meaning of the batch size, stay the same everywhere.
-            run = dataclasses.replace(config, out=str(folder), data_root=place.data_root, devices=1)
-            train(run, resume=True, command=place.command)
-        report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+        # One device: the order of additions, and the meaning of the batch size, stay the same everywhere.
+        run = dataclasses.replace(config, out=str(folder), data_root=place.data_root, devices=1)
+        train(run, resume=True, command=place.command)
+    report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
     best = next(row for row in report["history"] if row["epoch"] == report["best_epoch"])
     return Result(
         study=study.name,
@@ -109,7 +106,7 @@ def run_cell(study: Study, budget: str, cell: Cell, seed: int, place: Workplace)
         by_angle=_by_angle(folder, data, sizes["test"], study.angles) if study.angles else {},
         seconds=report["seconds"],
         environment=report["environment"],
-        finished=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
 
@@ -122,25 +119,8 @@ def _open(name: str, root: str | None) -> DataSet:
 
 def _run_name(config: TrainConfig, data: DataSet) -> str:
     """A name that another recipe or other data does not have, so that no run goes on as something else."""
-    identity = json.dumps([settings_of(config), data.note], sort_keys=True)
+    identity = json.dumps([FORMAT, settings_of(config), data.digest], sort_keys=True)
     return f"{config.model}-{data.name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
-
-
-@contextlib.contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Keep a second process, say of a table that shares the run, out of the folder; a killed process lets go."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if os.name != "posix":
-        yield
-        return
-    import fcntl
-
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise OSError(f"another process is running {folder}; wait for it, or stop it, and start again") from None
-        yield
 
 
 def _by_angle(folder: Path, data: DataSet, images: int, angles: tuple[float, ...]) -> dict[str, float]:

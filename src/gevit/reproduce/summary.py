@@ -191,12 +191,10 @@ class Summary:
     def _fewer(self) -> dict[str, int]:
         """The rows that were trained on fewer images than the others, and on how many."""
         most = max(result.train_images for result in self.all_results)
-        costly = {cell.row: self.results[cell.key] for cell in self.study.cells if cell.cost}
-        return {
-            row: results[0].train_images
-            for row, results in costly.items()
-            if results and results[0].train_images < most
+        counts = {
+            cell.row: result.train_images for cell in self.study.cells for result in self.results[cell.key] if cell.cost
         }
+        return {row: count for row, count in counts.items() if count < most}
 
     def _differences(self) -> list[str]:
         """What our runs were trained with, and the paper's."""

@@ -66,9 +66,10 @@ def run(args: argparse.Namespace) -> int:
     """Train, and say where the outcome is."""
     given = {name: value for name, value in vars(args).items() if name in TrainConfig.__dataclass_fields__}
     settings = {**(read_yaml(args.config) if args.config else {}), **given}
-    config = TrainConfig(**settings)
-    if args.resume and (config.folder / CONFIG).exists():
-        config = resumed_config(config.folder, settings)
+    # Only the merged settings need make sense.
+    folder = TrainConfig(**{name: settings[name] for name in ("out", "model", "data") if name in settings}).folder
+    resumes = args.resume and (folder / CONFIG).exists()
+    config = resumed_config(folder, settings) if resumes else TrainConfig(**settings)
 
     from gevit.training.loop import train
 

@@ -35,7 +35,7 @@ class TrainConfig:
     neighborhood: int | None = _setting(5, "odd side of the neighbourhood, or 'global'")
     pooling: str = _setting("max_mean", "invariant head", ("max_mean", "sum_max"))
     backend: str = _setting("auto", "attention backend", ("auto", "reference", "factored", "native"))
-    dropout: float | None = _setting(None, "rate of all dropouts in attention; default: the preset's")
+    dropout: float | None = _setting(None, "rate of every dropout that the architecture has; default: its own")
     start_from: str | None = _setting(
         None, "begin with the weights of a trained model: its folder, its file, or the name of a pretrained one"
     )
@@ -95,6 +95,8 @@ class TrainConfig:
                 f"warmup_epochs and cooldown_epochs must be at most epochs ({self.epochs}) together, got "
                 f"{self.warmup_epochs} and {self.cooldown_epochs}"
             )
+        if self.cooldown_epochs and self.schedule != "trapezoid":
+            raise ValueError(f"cooldown_epochs is for the schedule trapezoid, and this one is {self.schedule}")
 
     @property
     def folder(self) -> Path:

@@ -6,12 +6,12 @@ alone. So a run that was killed and goes on from any checkpoint ends in the same
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import math
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,13 @@ from torch.utils.data import DataLoader
 
 from gevit.data import DataSet
 from gevit.evaluation.evaluate import evaluate
+from gevit.models.base import EquivariantModel
 from gevit.persistence import ModelInfo, save
 from gevit.training.batches import StepBatches
 from gevit.training.checkpoint import newest_good_checkpoint, save_checkpoint
 from gevit.training.config import TrainConfig
 from gevit.training.display import Display
-from gevit.training.folder import CHECKPOINTS, check_folder, claim_folder
+from gevit.training.folder import CHECKPOINTS, check_folder, claim_folder, held
 from gevit.training.interrupt import Interrupt
 from gevit.training.log import Row, RunLog
 from gevit.training.randomness import For, seed_for
@@ -59,9 +60,10 @@ def train(config: TrainConfig, resume: bool = False, command: str = "") -> dict[
     fabric.launch()
     data = open_data(config)
     run = Run(config, fabric, data)
-    # Only now: settings that cannot be run must not become those of the folder.
-    _on_first_process(fabric, lambda: claim_folder(config))
-    with Interrupt() as interrupt:
+    with contextlib.ExitStack() as claim, Interrupt() as interrupt:
+        # Only now: settings that cannot be run must not become those of the folder.
+        _on_first_process(fabric, lambda: claim.enter_context(held(config.folder)))
+        _on_first_process(fabric, lambda: claim_folder(config))
         try:
             run.restore()
             run.fit(interrupt)
@@ -113,7 +115,7 @@ class Run:
         if anew:
             self.display.say(f"not in {config.start_from}, so begun anew: {', '.join(anew)}")
 
-    def _start(self, model: nn.Module) -> list[str]:
+    def _start(self, model: EquivariantModel) -> list[str]:
         """Give the weights to start from to a run that has no checkpoint yet; returns the names of the rest."""
         source = self.config.start_from
         if source is None or newest_good_checkpoint(self.folder / CHECKPOINTS)[0] is not None:
@@ -150,7 +152,7 @@ class Run:
             pin_memory=self.fabric.device.type == "cuda",
         )
         self.display.go_on(progress.step, progress.best)
-        with self.display, self._open_log() if first else nullcontext() as log:
+        with self.display, self._open_log() if first else contextlib.nullcontext() as log:
             last_save = began = time.monotonic()
             for images, labels in loader:
                 row, stop = self._step(images, labels, progress.step, interrupt)
@@ -172,11 +174,17 @@ class Run:
                     save_checkpoint(self.folder / CHECKPOINTS, progress.step, self.state.checkpoint())
                     last_save = now
                 if stop:
-                    raise KeyboardInterrupt(
-                        f"stopped after step {progress.step} of {self.steps}, nothing is lost; "
-                        f"go on with: gevit train --out {self.folder} --resume"
-                    )
+                    raise self._stopped()
                 began = time.monotonic()
+        # A request that came after the last step: what is left is the test.
+        if self._total(torch.tensor(float(interrupt.requested), device=self.fabric.device)) > 0:
+            raise self._stopped()
+
+    def _stopped(self) -> KeyboardInterrupt:
+        return KeyboardInterrupt(
+            f"stopped after step {self.state.progress.step} of {self.steps}, nothing is lost; "
+            f"go on with: gevit train --out {self.folder} --resume"
+        )
 
     def _step(
         self,
@@ -272,7 +280,7 @@ class Run:
 
     def _save_best(self) -> None:
         best = self.state.progress.best
-        info = dataclasses.replace(self.info, trained={"seed": self.config.seed, **(best or {})})
+        info = dataclasses.replace(self.info, trained={**self.info.trained, "seed": self.config.seed, **(best or {})})
         model = self.state.kept_model
         save(model, info, self.folder / "model.safetensors")
 
@@ -292,7 +300,7 @@ def _batch_size(config: TrainConfig, images: int, world_size: int) -> int:
     return size
 
 
-def _on_first_process(fabric: Fabric, action: Callable[[], None]) -> None:
+def _on_first_process(fabric: Fabric, action: Callable[[], object]) -> None:
     """Do it on the first process; if it fails there, fail everywhere, so that none waits for the others."""
     error: Exception | None = None
     if fabric.is_global_zero:

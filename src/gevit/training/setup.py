@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from lightning.fabric import Fabric
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
@@ -16,6 +17,7 @@ from gevit.evaluation.evaluate import choose
 from gevit.layers import GroupAttention, LiftingAttention
 from gevit.models import list_models
 from gevit.models.base import EquivariantModel
+from gevit.models.cpvt import SelfAttention
 from gevit.persistence import ModelInfo, build, load, pretrained_path
 from gevit.training.config import TrainConfig
 from gevit.training.muon import Muon, hidden_matrices
@@ -29,13 +31,19 @@ def make_fabric(config: TrainConfig) -> Fabric:
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = int(os.environ["WORLD_SIZE"]) // devices
     precision = {"float32": "32-true", "bfloat16": "bf16-mixed"}[config.precision]
-    return Fabric(
-        accelerator=config.accelerator,
-        devices=devices or "auto",
-        num_nodes=nodes,
-        strategy="ddp" if (devices or 1) * nodes > 1 else "auto",
-        precision=precision,  # type: ignore[arg-type]
-    )
+    try:
+        return Fabric(
+            accelerator=config.accelerator,
+            devices=devices or "auto",
+            num_nodes=nodes,
+            strategy="ddp" if (devices or 1) * nodes > 1 else "auto",
+            precision=precision,  # type: ignore[arg-type]
+        )
+    except (RuntimeError, MisconfigurationException) as error:
+        raise ValueError(
+            f"cannot train with accelerator {config.accelerator!r}, devices {config.devices}, nodes {config.nodes} "
+            f"and precision {config.precision!r} here: {error}"
+        ) from error
 
 
 def open_data(config: TrainConfig) -> DataSet:
@@ -50,6 +58,7 @@ def open_data(config: TrainConfig) -> DataSet:
 
 def describe_model(config: TrainConfig, data: DataSet) -> ModelInfo:
     """What is to be trained."""
+    is_whole = not (config.limit_train or config.limit_valid or config.limit_test)
     return ModelInfo(
         name=config.model,
         preset=config.preset or data.preset,
@@ -63,6 +72,7 @@ def describe_model(config: TrainConfig, data: DataSet) -> ModelInfo:
         mean=data.mean,
         std=data.std,
         data=data.name,
+        trained={"data_digest": data.digest} if is_whole else {},
     )
 
 
@@ -72,14 +82,14 @@ def make_model(config: TrainConfig, info: ModelInfo) -> EquivariantModel:
     model = build(info, config.backend)
     if config.dropout is not None:
         for layer in model.modules():
-            if isinstance(layer, nn.Dropout):
+            if isinstance(layer, nn.Dropout) and layer.p:
                 layer.p = config.dropout
-            elif isinstance(layer, (LiftingAttention, GroupAttention)):
+            elif isinstance(layer, (LiftingAttention, GroupAttention, SelfAttention)) and layer.dropout:
                 layer.dropout = config.dropout
     return model
 
 
-def take_weights(model: nn.Module, source: str, preset: str) -> list[str]:
+def take_weights(model: EquivariantModel, source: str, preset: str) -> list[str]:
     """Copy the weights of a trained model as far as they fit; returns the names of those that do not.
 
     A model of another group fits but for the vectors of its elements, one of other classes but for its last map.
@@ -89,9 +99,16 @@ def take_weights(model: nn.Module, source: str, preset: str) -> list[str]:
         source: a folder or file that `gevit.load` reads, or the name of a model whose weights come with the package.
         preset: the architecture of the pretrained model.
     """
-    trained = load(pretrained_path(source, preset) if source in list_models() else source).state_dict()
+    trained = load(pretrained_path(source, preset) if source in list_models() else source)
+    same_group = str(trained.group) == str(model.group)
     state = model.state_dict()
-    fitting = {name: tensor for name, tensor in trained.items() if name in state and tensor.shape == state[name].shape}
+    fitting = {
+        name: tensor
+        for name, tensor in trained.state_dict().items()
+        if name in state
+        and tensor.shape == state[name].shape
+        and (same_group or not name.endswith("positions.element"))
+    }
     if not fitting:
         raise ValueError(f"no weight of {source} fits the model to be trained; start from one of the same architecture")
     model.load_state_dict(fitting, strict=False)
