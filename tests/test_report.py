@@ -18,7 +18,7 @@ from gevit.evaluation.evaluate import equivariance_of
 from gevit.evaluation.metrics import score
 from gevit.training.report import RunRecord, write_report
 from gevit.training.report.charts import PANELS, curve_figures, inline_svg
-from gevit.training.report.parts import confusion_table, duration, headlines
+from gevit.training.report.parts import confusion_table, duration
 
 FILES = ["curves.png", "report.html", "report.json", "report.md"]
 
@@ -60,7 +60,6 @@ def record(classes: tuple[str, ...] = tuple("0123456789"), **change: Any) -> Run
         "equivariance_maps": equivariance_maps,
         "by_angle": {0.0: 0.9, 90.0: 0.85, 180.0: 0.9, 270.0: 0.87},
         "classes": classes,
-        "selected_by_validation": True,
         "by_angle_images": 100,
         **change,
     }
@@ -220,16 +219,6 @@ def test_many_classes_become_the_worst_pairs(tmp_path: Path) -> None:
     write_report(tmp_path, run)
     assert "Classes confused most often" in (tmp_path / "report.html").read_text(encoding="utf-8")
     assert 'class="confusion"' not in (tmp_path / "report.html").read_text(encoding="utf-8")
-
-
-def test_without_validation_or_angles(tmp_path: Path, run: RunRecord) -> None:
-    history = [{k: v for k, v in row.items() if not k.startswith("valid")} for row in run.history[:1]]
-    bare = dataclasses.replace(run, history=history, best_epoch=1, selected_by_validation=False, by_angle=None)
-    write_report(tmp_path, bare)
-    text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "the last one: there were no validation images" in text
-    assert "images turn" not in text
-    assert headlines(bare)[2].note == "1 epoch, 320 images a second"
 
 
 def test_a_failed_report_leaves_the_old_one(tmp_path: Path, run: RunRecord, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor
 from gevit.files import write_aside
 
 KEEP = 2
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import nn
 
 from gevit.data import DataSet
 from gevit.environment import environment
-from gevit.evaluation.evaluate import accuracy_by_angle, equivariance_of, evaluate
+from gevit.evaluation.evaluate import accuracy_by_angle, choose, equivariance_of, evaluate
 from gevit.persistence import ModelInfo, save
 from gevit.training.config import TrainConfig
 from gevit.training.display import Display
@@ -23,27 +23,27 @@ ANGLES, IMAGES_BY_ANGLE, IMAGES_FOR_EQUIVARIANCE = 12, 100, 4
 
 
 def finish(
-    config: TrainConfig, info: ModelInfo, data: DataSet, state: RunState, command: str, display: Display
+    config: TrainConfig, info: ModelInfo, data: DataSet, state: RunState, device: torch.device, display: Display
 ) -> dict[str, Any]:
     """Test the best weights, write `model.safetensors` with what is known of it, and the report; returns its facts."""
     best = state.progress.best
     assert best is not None, "a run has at least one epoch"
     model: Any = make_model(config, info)
     model.load_state_dict(state.best_weights)
-    model.eval()
+    model.eval().to(device)
     display.say(f"testing the weights of epoch {int(best['epoch'])}, the best on validation")
     with display.bar("testing", len(data.test)) as progress:
         test = evaluate(model, data.test, data.normalize, progress=progress)
-    some = torch.arange(min(IMAGES_BY_ANGLE, len(data.test)))
+    some = choose(data.test.labels, IMAGES_BY_ANGLE)
     by_angle = accuracy_by_angle(
         model, data.test.images(some), data.test.labels[some], data.normalize, [360 * k / ANGLES for k in range(ANGLES)]
     )
-    images = data.normalize(data.test.images(some[:IMAGES_FOR_EQUIVARIANCE]))
+    images = data.normalize(data.test.images(choose(data.test.labels, IMAGES_FOR_EQUIVARIANCE)))
     logits, maps = equivariance_of(model, images)
     record = RunRecord(
         title=f"{config.model} on {data.name}",
         config=dataclasses.asdict(config),
-        command=command,
+        command=state.progress.command,
         environment=environment(),
         parameters=count_parameters(model),
         history=state.progress.history,
@@ -56,15 +56,15 @@ def finish(
         by_angle=by_angle,
         by_angle_images=len(some),
         classes=data.classes,
-        selected_by_validation=True,
     )
     trained = {
+        **info.trained,
         "seed": config.seed,
         **best,
         "test_accuracy": test.accuracy,
         "test_images": test.n,
         "training_seconds": state.progress.seconds,
-        "command": command,
+        "command": state.progress.command,
     }
     save(model, dataclasses.replace(info, trained=trained), config.folder / "model.safetensors")
     write_report(config.folder, record)

@@ -66,6 +66,7 @@ def train(config: TrainConfig, resume: bool = False, command: str = "") -> dict[
         _on_first_process(fabric, lambda: claim_folder(config))
         try:
             run.restore()
+            run.state.progress.command = run.state.progress.command or command
             run.fit(interrupt)
         except OSError as error:
             if "disk is full" in str(error) or error.errno == errno.ENOSPC:
@@ -85,7 +86,7 @@ def train(config: TrainConfig, resume: bool = False, command: str = "") -> dict[
         return {}
     from gevit.training.finish import finish
 
-    return finish(config, run.info, data, run.state, command, run.display)
+    return finish(config, run.info, data, run.state, fabric.device, run.display)
 
 
 class Run:

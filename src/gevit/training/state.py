@@ -19,6 +19,7 @@ from gevit.training.log import Row
 class Progress:
     """How far the run is, and how it went: everything but tensors."""
 
+    command: str = ""  # that started the run
     step: int = 0
     seconds: float = 0.0
     history: list[Row] = field(default_factory=list)

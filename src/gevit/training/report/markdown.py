@@ -27,10 +27,8 @@ def markdown(run: RunRecord, curves: str) -> str:
         "## Equivariance",
         "Relative error of the trained model on test images.",
         _table(parts.equivariance_table(run)),
-    ]
-    if run.by_angle:
-        sections += ["## Accuracy as the images turn", _table(parts.angle_table(run))]
-    sections += [
+        "## Accuracy as the images turn",
+        _table(parts.angle_table(run)),
         "## How to repeat it",
         f"```sh\n{run.command}\n```",
         "### Settings",

@@ -104,14 +104,12 @@ def _cell(count: int, total: int, is_right: bool) -> str:
 
 
 def _angles(run: RunRecord) -> Iterable[str]:
-    if run.by_angle:
-        figure = inline_svg(angle_figure(run.by_angle, run.by_angle_images), "accuracy by angle")
-        images = f"{run.by_angle_images:,} test images" if run.by_angle_images else "Test images"
-        band = "; the band is the 95% interval" if run.by_angle_images else ""
-        yield "<h2>Accuracy as the images turn</h2>"
-        yield f"<p>{images}, each turned about its centre by every angle{band}.</p>"
-        yield f'<figure class="wide">{figure}</figure>'
-        yield f"<details><summary>Every angle</summary>{_table(parts.angle_table(run))}</details>"
+    figure = inline_svg(angle_figure(run.by_angle, run.by_angle_images), "accuracy by angle")
+    images = f"{run.by_angle_images:,} test images, each turned about its centre by every angle"
+    yield "<h2>Accuracy as the images turn</h2>"
+    yield f"<p>{images}; the band is the 95% interval.</p>"
+    yield f'<figure class="wide">{figure}</figure>'
+    yield f"<details><summary>Every angle</summary>{_table(parts.angle_table(run))}</details>"
 
 
 def _facts(facts: Mapping[str, object]) -> str:

@@ -30,11 +30,7 @@ class Table(NamedTuple):
 def headlines(run: RunRecord) -> list[Headline]:
     """The numbers that come first."""
     low, high = run.test.interval
-    chosen = (
-        f"chosen on validation, {percent(run.best['valid_accuracy'])}"
-        if run.selected_by_validation
-        else "the last one: there were no validation images"
-    )
+    chosen = f"chosen on validation, {percent(run.best['valid_accuracy'])}"
     interval = f"95% interval {100 * low:.1f} to {100 * high:.1f}, {run.test.n:,} images, used once"
     found = [
         Headline("test accuracy", percent(run.test.accuracy), interval),
@@ -107,13 +103,11 @@ def equivariance_table(run: RunRecord) -> Table:
 
 
 def angle_table(run: RunRecord) -> Table:
-    """Accuracy by angle, with its interval where the number of images is known."""
-    n = run.by_angle_images
+    """Accuracy by angle, with its interval."""
     rows = [
-        (f"{angle:g}°", percent_interval(accuracy, n) if n else percent(accuracy))
-        for angle, accuracy in (run.by_angle or {}).items()
+        (f"{angle:g}°", percent_interval(accuracy, run.by_angle_images)) for angle, accuracy in run.by_angle.items()
     ]
-    return Table(("turned by", "accuracy (95% interval)" if n else "accuracy"), rows)
+    return Table(("turned by", "accuracy (95% interval)"), rows)
 
 
 def duration(seconds: float) -> str:

@@ -32,8 +32,7 @@ class RunRecord:
         equivariance_maps: of the kept weights: feature maps.
         by_angle: accuracy by the angle, in degrees, that test images were turned by.
         classes: names of the classes.
-        selected_by_validation: whether the best epoch was chosen on validation images; without any, the last is kept.
-        by_angle_images: how many images were turned; 0 if that is not known.
+        by_angle_images: how many images were turned.
     """
 
     title: str
@@ -48,10 +47,9 @@ class RunRecord:
     test: Evaluation
     equivariance: Report
     equivariance_maps: Report
-    by_angle: dict[float, float] | None
+    by_angle: dict[float, float]
     classes: tuple[str, ...]
-    selected_by_validation: bool
-    by_angle_images: int = 0
+    by_angle_images: int
 
     @property
     def best(self) -> dict[str, float]:
