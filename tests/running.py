@@ -45,7 +45,9 @@ STEPS = 12
 OPTIMIZERS = [*TrainConfig.__dataclass_fields__["optimizer"].metadata["choices"]]
 PATIENCE = 300
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+# What may differ between two runs that are the same.
 TIMES = {"seconds", "images_per_second", "epoch_seconds"}
+NAMES = {"command"}
 
 _numbers = itertools.count()
 _forks = multiprocessing.get_context("forkserver")
@@ -272,5 +274,5 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 def without_times(facts: Any) -> Any:
     if isinstance(facts, Mapping):
-        return {name: without_times(value) for name, value in facts.items() if name not in TIMES}
+        return {name: without_times(value) for name, value in facts.items() if name not in TIMES | NAMES}
     return [without_times(value) for value in facts] if isinstance(facts, list) else facts
