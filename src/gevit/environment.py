@@ -41,7 +41,7 @@ def cpu_model() -> str:
 
 
 def _commit() -> str:
-    """The commit of this package, and whether files differ from it; empty unless it runs from a checkout."""
+    """The commit of this package, and whether its files differ from it; empty unless it runs from a checkout."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *arguments]
@@ -50,6 +50,6 @@ def _commit() -> str:
     try:
         # An environment inside the checkout of something else is not a checkout of this.
         git("ls-files", "--error-unmatch", Path(__file__).name)
-        return git("rev-parse", "HEAD") + (" with changes" if git("status", "--porcelain") else "")
+        return git("rev-parse", "HEAD") + (" with changes" if git("status", "--porcelain", ".") else "")
     except (OSError, subprocess.CalledProcessError):
         return ""
