@@ -6,7 +6,7 @@ SOURCES := pyproject.toml setup.py constraints.txt $(wildcard src/gevit/attentio
 
 .PHONY: demo test lint clean
 
-demo: $(READY)  ## train r4_sa on rotated digits, test it, and write a report: under 5 minutes on 2 cores
+demo: $(READY)  ## train r4_sa on rotated digits, test it, and write a report: 4 to 5 minutes on 2 cores
 	rm -rf demo
 	$(BIN)/gevit train --config configs/demo.yaml --out demo
 

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -59,3 +60,18 @@ def test_installed_command_and_version() -> None:
     script = Path(sys.executable).with_name("gevit")
     answer = subprocess.run([script, "--version"], capture_output=True, text=True, check=True)
     assert answer.stdout.startswith("gevit 0.")
+
+
+@pytest.mark.parametrize(
+    "words", ["CUDA out of memory. Tried to allocate", "DefaultCPUAllocator: can't allocate memory"]
+)
+def test_out_of_memory_says_what_to_do(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with mock.patch("gevit.data.command.run", side_effect=RuntimeError(words)):
+        assert main(["data", "list"]) == 2
+    assert "out of memory; use smaller batches or images" in capsys.readouterr().err
+
+
+def test_other_errors_from_the_depths_are_not_taken_for_it() -> None:
+    fault = mock.patch("gevit.data.command.run", side_effect=RuntimeError("unsupported memory format option"))
+    with fault, pytest.raises(RuntimeError, match="memory format"):
+        main(["data", "list"])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gevit import list_models
 from gevit.reproduce.budgets import config_of
 from gevit.reproduce.studies import STUDIES
 from gevit.training.config import TrainConfig, read_yaml
@@ -29,8 +30,8 @@ def paper_numbers() -> list[tuple[TrainConfig, float]]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_parses(path: Path) -> None:
-    TrainConfig(**read_yaml(path))
+def test_names_a_model_that_there_is(path: Path) -> None:
+    assert TrainConfig(**read_yaml(path)).model in list_models()
 
 
 @pytest.mark.parametrize("path", OF_THE_PAPER, ids=lambda path: path.stem)

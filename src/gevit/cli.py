@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except RuntimeError as error:
         # Of the errors that torch raises from its depths, the one that a user can do something about.
-        if "memory" not in str(error):
+        if not any(words in str(error) for words in ("out of memory", "allocate memory")):
             raise
         if speaks:
             print(

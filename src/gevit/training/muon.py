@@ -108,7 +108,7 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 def hidden_matrices(model: EquivariantModel) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
     """The weights of linear maps and convolutions between hidden layers, and all other parameters.
 
-    The map to the classes and the vectors of group elements, which are a table and no map, learn faster by Adam.
+    The map to the classes and the vectors of group elements, which are a table and no map, are left to Adam.
 
     >>> from gevit import create_model
     >>> matrices, others = hidden_matrices(create_model("r4_sa"))
