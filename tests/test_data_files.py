@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import hashlib
 import io
@@ -243,6 +244,7 @@ def test_cifar10(tmp_path: Path) -> None:
     assert [len(dataset.split(split)) for split in ("train", "valid", "test")] == [180, 20, 100]
     assert dataset.valid.labels.bincount().tolist() == [2] * 10
     assert "200 of its 50,000 training images (data_batch_1.bin, data_batch_3.bin)" in dataset.note
+    assert dataset.label == "cifar10 sample"
     assert "100 of its 10,000 test images" in dataset.note
     test = np.fromfile(folder / "test_batch.bin", np.uint8).reshape(100, 3073)
     np.testing.assert_array_equal(everything(dataset.test).numpy(), test[:, 1:].reshape(-1, 3, 32, 32))
@@ -324,6 +326,8 @@ def test_pcam(place: str, tmp_path: Path) -> None:
     dataset = open_dataset("pcam", tmp_path)
     assert (dataset.channels, dataset.image_size, dataset.preset) == (3, 96, "pcam")
     assert "40 train, 8 validation and 12 test patches (a sample" in dataset.note
+    assert dataset.label == "pcam sample"
+    assert dataclasses.replace(dataset, whole=True).label == "pcam"
     assert dataset.train.labels.tolist() == [0, 1] * 20
     rows = torch.tensor([39, 3, 0, 3, 17])
     with h5py.File(tmp_path / place / "camelyonpatch_level_2_split_train_x.h5") as file:

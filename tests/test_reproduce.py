@@ -46,6 +46,7 @@ def made_up(study: Study, budget: str, folder: Path, seeds: int = 1) -> None:
                 settings=settings_of(config),
                 data=config.data,
                 data_note="made-up digits & more, 50% of them",
+                data_digest="those",
                 train_images=config.limit_train or 10_000,
                 valid_images=200,
                 test_images=1000,
@@ -175,7 +176,7 @@ def age(content: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [(edit, "was edited by hand or damaged"), (age, "another version of gevit: expected format 1")],
+    [(edit, "was edited by hand or damaged"), (age, "another version of gevit: expected format 2")],
 )
 @pytest.mark.parametrize("flags", [[], ["--draw-only"]])
 def test_changed_results_are_refused(
@@ -198,9 +199,11 @@ def test_changed_results_are_refused(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"settings": {"lr": 1.0}}, "lr = 1.0 instead of 0.05"),
+        ({"settings": {"lr": 1.0}}, "lr = 1.0 instead of 0.025"),
         ({"budget": "paper"}, "is of budget 'paper', expected 'cpu'"),
         ({"seed": 7}, "is of seed 7, expected 0: it was renamed or copied"),
+        ({"data_digest": "others"}, "are on different data"),
+        ({"by_angle": {"0": 0.5}}, "has other angles"),
     ],
 )
 def test_results_of_something_else_are_refused(
@@ -215,7 +218,9 @@ def test_results_of_something_else_are_refused(
         Summary.read(summary.study, "cpu", folder)
 
 
-@pytest.mark.parametrize(("text", "message"), [("{", "is damaged, it is not JSON"), ("[1]", "another version")])
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", "is damaged, it is not JSON"), ("[1]", "another version"), ("[" * 10**5, "is damaged")]
+)
 def test_files_that_are_no_results_are_refused(text: str, message: str, table1: tuple[Summary, Path]) -> None:
     summary, folder = table1
     result_path(folder, summary.study.runs[0], 0).write_text(text)
@@ -245,15 +250,76 @@ def test_the_tables_say_what_they_are_on(table1: tuple[Summary, Path]) -> None:
         *(
             "data rotmnist-rebuilt instead of rotmnist",
             "epochs 3 instead of 300",
-            "training images 3,000 instead of all",
+            "training images 250 instead of all",
         ),
-        "† trained on fewer images than the other rows' 3,000: 9x9, 11x11, 15x15 on 1,000 images; "
-        "19x19, 23x23 on 500 images",
         *("over 2 seeds", "a machine"),
         "chosen on validation images",
     ):
         assert fact in notes
-    assert [row[0] for row in table_rows(summary)][2:4] == ["7x7", "9x9†"]
+
+
+def test_a_seed_counts_once(table1: tuple[Summary, Path]) -> None:
+    summary, folder = table1
+    path = result_path(folder, summary.study.runs[0], 0)
+    shutil.copy(path, path.with_name(path.name.replace("seed0", "seed00")))
+    with pytest.raises(ValueError, match="seeds have no leading zeros"):
+        Summary.read(summary.study, "cpu", folder)
+
+
+def test_results_on_other_data_stop_a_study_before_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study, folder = STUDIES["table2"]("smoke"), tmp_path / "results" / "table2" / "smoke"
+    made_up(study, "smoke", folder)
+    result_path(folder, study.runs[-1], 0).unlink()
+    assert reproduce(tmp_path, "table2", "--budget", "smoke") == 2
+    assert "are on other data (made-up digits & more, 50% of them) than what is there now" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_refused_before_anything_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study, folder = STUDIES["table2"]("smoke"), tmp_path / "results" / "table2" / "smoke"
+    made_up(study, "smoke", folder, seeds=2)
+    edited = result_path(folder, study.runs[0], 1)  # which one seed does not need, but the table takes
+    edited.write_text(edited.read_text().replace("a machine", "another"))
+    result_path(folder, study.runs[-1], 0).unlink()
+    assert reproduce(tmp_path, "table2", "--budget", "smoke") == 2
+    assert "was edited by hand or damaged" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("text", ["{", "{}", '{"history": [], "best_epoch": 1}', "[]"])
+def test_a_damaged_report_is_named(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from gevit.reproduce.runner import REPORT, _open, _run_name
+
+    study = STUDIES["table2"]("smoke")
+    config = config_of(study, "smoke", study.runs[0])
+    report = tmp_path / "runs" / _run_name(config, _open(config, None)) / REPORT
+    report.parent.mkdir(parents=True)
+    report.write_text(text)
+    assert reproduce(tmp_path, "table2", "--budget", "smoke") == 2
+    error = capsys.readouterr().err
+    assert f"{report} is damaged or of another version of gevit" in error
+    assert "move its folder away" in error
+
+
+def test_a_sample_is_called_one(table1: tuple[Summary, Path]) -> None:
+    summary, _ = table1
+    cell = summary.study.runs[0]
+    sample = dataclasses.replace(summary.results[cell.key][0], data="pcam sample", train_images=1000)
+    notes = " ".join(dataclasses.replace(summary, results={cell.key: [sample]}).notes())
+    assert "Ours: pcam sample, 1,000 training images" in notes
+    assert "training images 1,000 instead of all" in notes
+
+
+def test_models_of_different_sizes_show_theirs(tmp_path: Path) -> None:
+    study = STUDIES["table4"]("cpu")
+    made_up(study, "cpu", tmp_path)
+    summary = Summary.read(study, "cpu", tmp_path)
+    assert [row[-1] for row in table_rows(summary)] == ["44,428"] * len(study.rows)
+    results = dict(summary.results)
+    [result] = results["p4_cnn"]
+    results["p4_cnn"] = [dataclasses.replace(result, parameters=73_130)]
+    rows = {row[0]: row[-1] for row in table_rows(dataclasses.replace(summary, results=results))}
+    assert (rows["P4-CNN"], rows["R4_SA"]) == ("73,130", "44,428")
 
 
 def test_what_is_missing_is_said(table1: tuple[Summary, Path]) -> None:
@@ -334,8 +400,8 @@ def test_studies_are_well_made_and_fair(name: str, budget: str) -> None:
         config = config_of(study, budget, cell)
         assert config == configs[cell.key]
         assert config.model in list_models()
-        limits: dict[str, Any] = dict.fromkeys(("limit_train", "limit_valid", "limit_test"))  # a costly row has others
-        recipes.add(dataclasses.replace(config, model="", encoding="ge", neighborhood=5, **limits))
+        size = None if name == "sizes" else config.limit_train  # which is what the rows of that study differ in
+        recipes.add(dataclasses.replace(config, model="", encoding="ge", neighborhood=5, limit_train=size))
     assert len(recipes) == 1
     if GE in study.columns:
         for row in study.rows:  # within a row, nothing but the encoding differs
@@ -345,9 +411,21 @@ def test_studies_are_well_made_and_fair(name: str, budget: str) -> None:
 
 def test_the_numbers_of_the_paper() -> None:
     text = reference("paper", "gevit.tex").read_text(encoding="utf-8")
-    for name in ("table1", "table2", "table3", "table4", "cifar10"):
-        for cell in STUDIES[name]("paper").cells:
-            assert f"{cell.paper:.2f}" in text
+    tables = re.findall(r"\\begin\{tabular\}.*?\\end\{tabular\}", text, flags=re.DOTALL)
+    cells = {name: STUDIES[name]("paper").cells for name in ("table1", "table2", "table3", "table4", "cifar10")}
+    for name, table in zip(("table1", "table2", "table3"), tables, strict=False):
+        numbers = [f"{cell.paper:.2f}" for cell in cells[name]]
+        # In table 2 one number spans both columns of the first row.
+        assert re.findall(r"\d\d\.\d\d", table) == (numbers[1:] if name == "table2" else numbers)
+    *in_table, cpvt = cells["table4"]
+    for cell in in_table:
+        label = cell.row.replace("_", r"\_").replace("α", r"$\alpha$")
+        assert f"{label} & {cell.paper:.2f}" in tables[3].replace("Z2CNN", "Z2-CNN")
+    assert f"{cpvt.paper:.2f}" in text
+    assert (
+        "GE-ViT and GSA-Nets on CIFAR-10 are {1:.2f}\\% and {0:.2f}\\%".format(*(c.paper for c in cells["cifar10"]))
+        in text
+    )
 
 
 def test_measures_over_angles(tmp_path: Path) -> None:
@@ -358,7 +436,7 @@ def test_measures_over_angles(tmp_path: Path) -> None:
     assert len(result.by_angle) == 24
     assert worst_angle(result) == result.by_angle["345"]
     assert worst_angle(result) < mean_over_angles(result) < result.test_accuracy
-    assert table_rows(summary)[0][1:] == [
+    assert table_rows(summary)[0][1:4] == [
         f"{100 * share:.2f}" for share in (result.test_accuracy, mean_over_angles(result), worst_angle(result))
     ]
 
@@ -369,7 +447,7 @@ def test_two_processes_do_not_share_a_run(tmp_path: Path, capsys: pytest.Capture
 
     study = STUDIES["table2"]("smoke")
     config = config_of(study, "smoke", study.runs[0])
-    folder = tmp_path / "runs" / _run_name(config, _open(config.data, None))
+    folder = tmp_path / "runs" / _run_name(config, _open(config, None))
     with held_elsewhere(folder):
         assert reproduce(tmp_path, "table2", "--budget", "smoke") == 2
     assert f"another process is running {folder}" in capsys.readouterr().err
@@ -379,8 +457,8 @@ def test_other_settings_are_another_run() -> None:
     from gevit.reproduce.runner import _open, _run_name
 
     study = STUDIES["table1"]("smoke")
-    data = _open("digits-upright", None)
     config = config_of(study, "smoke", study.runs[0])
+    data = _open(config, None)
     changes: list[dict[str, Any]] = [{"lr": 0.5}, {"seed": 1}, {"limit_test": 3}]
     changed = [dataclasses.replace(config, **change) for change in changes]
     assert len({_run_name(run, data) for run in (config, *changed)}) == 4

@@ -17,6 +17,7 @@ from torch.optim import SGD
 from gevit import create_model
 from gevit.data import DataSet, Split
 from gevit.data.dataset import MemorySplit
+from gevit.environment import joined
 from gevit.persistence import ModelInfo, save
 from gevit.training.batches import StepBatches, turn
 from gevit.training.config import TrainConfig
@@ -25,7 +26,7 @@ from gevit.training.interrupt import Interrupt
 from gevit.training.loop import NonFiniteError
 from gevit.training.schedule import learning_rate
 from gevit.training.setup import make_optimizer, take_weights
-from gevit.training.state import RunState
+from gevit.training.state import Progress, RunState
 from tests.running import (
     OPTIMIZERS,
     assert_same_run,
@@ -431,3 +432,13 @@ def test_a_resumed_run_does_not_need_what_it_started_from(tmp_path: Path, data: 
     again = make_run(tmp_path / "second", data, **settings)
     again.restore()
     assert_same_tensors(again.state.model.state_dict(), second.state.model.state_dict())
+
+
+def test_a_run_keeps_what_all_its_processes_ran_on(tmp_path: Path, data: DataSet) -> None:
+    run = make_run(tmp_path, data)
+    run.note_origin("gevit train", {"commit": "1a"})
+    run.state.progress = Progress(**run.state.checkpoint().facts["progress"])
+    for commit in ("2b", "2b"):  # a process that resumes the run, and another one
+        run.note_origin("gevit train --resume", {"commit": commit})
+    assert run.state.progress.command == "gevit train"
+    assert joined(run.state.progress.environments) == {"commit": "1a, 2b"}

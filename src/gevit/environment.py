@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -30,6 +32,16 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in facts.items() if value}
 
 
+def joined(environments: Sequence[dict[str, str]]) -> dict[str, str]:
+    """The facts of several processes as those of one; where they differ, all that there were.
+
+    >>> joined([{"torch": "2.13.0", "commit": "1a"}, {"torch": "2.13.0", "commit": "2b"}])
+    {'torch': '2.13.0', 'commit': '1a, 2b'}
+    """
+    names = dict.fromkeys(name for facts in environments for name in facts)
+    return {name: ", ".join(dict.fromkeys(facts[name] for facts in environments if name in facts)) for name in names}
+
+
 def cpu_model() -> str:
     """The model of the processor, as far as the system tells."""
     try:
@@ -40,8 +52,12 @@ def cpu_model() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
+@functools.cache
 def _commit() -> str:
-    """The commit of this package, and whether its files differ from it; empty unless it runs from a checkout."""
+    """The commit of this package, and whether its files differ from it; empty unless it runs from a checkout.
+
+    A process asks once: the checkout may move on while it runs the code of before.
+    """
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *arguments]

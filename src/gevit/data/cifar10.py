@@ -33,6 +33,7 @@ SOURCE = Source(
 RECORD = 1 + 3 * 32 * 32
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 SEED = 0
+OFFICIAL_SIZES = (50_000, 10_000)
 
 
 def read(folder: Path) -> DataSet:
@@ -62,6 +63,7 @@ def read(folder: Path) -> DataSet:
         MemorySplit(images[valid], labels[valid]),
         test,
         note,
+        whole=(len(labels), len(test)) == OFFICIAL_SIZES,
     )
 
 

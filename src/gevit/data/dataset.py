@@ -99,6 +99,7 @@ class DataSet:
         note: where it is from and how it was split, in one sentence.
         drawn: the splits that were drawn at random from common images when the set was opened: which images they get
             changes as soon as one is added or removed.
+        whole: whether all images of the set that it is named after are there.
     """
 
     name: str
@@ -113,6 +114,7 @@ class DataSet:
     test: Split
     note: str
     drawn: tuple[str, ...] = ()
+    whole: bool = True
 
     def __post_init__(self) -> None:
         for name in SPLITS:
@@ -138,6 +140,11 @@ class DataSet:
         splits = {name: Resized(self.split(name), image_size) for name in SPLITS}
         note = f"{self.note}; scaled from {self.image_size}x{self.image_size} to {image_size}x{image_size}"
         return dataclasses.replace(self, image_size=image_size, note=note, **splits)  # type: ignore[arg-type]
+
+    @property
+    def label(self) -> str:
+        """The name for tables, which does not promise more than there is."""
+        return self.name if self.whole else f"{self.name} sample"
 
     @property
     def digest(self) -> str:

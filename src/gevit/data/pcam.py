@@ -86,9 +86,10 @@ def read(folder: Path) -> DataSet:
     )
     sizes = (len(train), len(valid), len(test))
     note = f"PatchCamelyon, {len(train):,} train, {len(valid):,} validation and {len(test):,} test patches"
-    if sizes != OFFICIAL_SIZES:
+    whole = sizes == OFFICIAL_SIZES
+    if not whole:
         note += " (a sample: the official files have 262,144, 32,768 and 32,768)"
-    return DataSet("pcam", ("normal", "tumor"), 3, 96, MEAN, STD, "pcam", train, valid, test, note)
+    return DataSet("pcam", ("normal", "tumor"), 3, 96, MEAN, STD, "pcam", train, valid, test, note, whole=whole)
 
 
 def prepare(root: Path, file: Path | None = None) -> None:

@@ -56,7 +56,7 @@ def _draw_cells(axes: Axes, summary: Summary, is_paper: bool) -> None:
     ordered = summary.study.ordered
     for index, (column, (color, marker)) in enumerate(_styles(columns)):
         # Side by side, so that bars do not hide each other.
-        shift = 0.16 * (index - (len(columns) - 1) / 2)
+        shift = (0.04 if ordered else 0.16) * (index - (len(columns) - 1) / 2)
         points = _points(summary, column, shift, is_paper)
         places, values, below, above = zip(*points, strict=True) if points else ((), (), (), ())
         looks: dict[str, Any] = {
@@ -71,19 +71,19 @@ def _draw_cells(axes: Axes, summary: Summary, is_paper: bool) -> None:
             axes.errorbar(places, values, yerr=(below, above), linestyle="-", **looks)
         else:
             axes.errorbar(values, places, xerr=(below, above), linestyle="none", **looks)
-    labels = [summary.label(row) for row in rows]
     if ordered:
-        crowded = len(labels) * max(map(len, labels)) > CROWDED
-        axes.set_xticks(range(len(rows)), labels, rotation=40 if crowded else 0)
+        crowded = len(rows) * max(map(len, rows)) > CROWDED
+        axes.set_xticks(range(len(rows)), rows, rotation=40 if crowded else 0)
         axes.set_xlabel(summary.study.row_title)
         axes.set_ylabel("accuracy, %")
     else:
-        axes.set_yticks(range(len(rows)), labels)
+        axes.set_yticks(range(len(rows)), rows)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_xlabel("accuracy, %")
 
 
 def _points(summary: Summary, column: str, shift: float, is_paper: bool) -> list[Point]:
+    """Bars are the spread over seeds; if there is one of each, the 95% interval that the number of images leaves."""
     points = []
     for place, row in enumerate(summary.study.rows):
         cell = summary.cell(row, column)
@@ -91,17 +91,12 @@ def _points(summary: Summary, column: str, shift: float, is_paper: bool) -> list
         if is_paper and cell.paper is not None:
             points.append((place + shift, cell.paper, 0.0, 0.0))
         elif not is_paper and number is not None:
-            low, high = _interval(number.mean, number.spread, summary.results[cell.key][0].test_images)
-            points.append((place + shift, number.mean, number.mean - low, high - number.mean))
+            below, above = number.spread or 0.0, number.spread or 0.0
+            if summary.seeds == 1:
+                low, high = wilson_interval(number.mean / 100, summary.results[cell.key][0].test_images)
+                below, above = number.mean - 100 * low, 100 * high - number.mean
+            points.append((place + shift, number.mean, below, above))
     return points
-
-
-def _interval(mean: float, spread: float | None, images: int) -> tuple[float, float]:
-    """The spread over seeds around a mean; of a single one, the 95% interval that its number of images leaves."""
-    if spread is not None:
-        return mean - spread, mean + spread
-    low, high = wilson_interval(mean / 100, images)
-    return 100 * low, 100 * high
 
 
 def _draw_angles(axes: Axes, summary: Summary) -> None:

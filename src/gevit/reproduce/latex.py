@@ -2,7 +2,7 @@ r"""A study in LaTeX; needs the package booktabs."""
 
 from __future__ import annotations
 
-from gevit.reproduce.markdown import table_rows
+from gevit.reproduce.markdown import PARAMETERS, table_rows
 from gevit.reproduce.summary import Summary
 
 SPECIAL = {
@@ -12,7 +12,6 @@ SPECIAL = {
     "^": r"\textasciicircum{}",
     "α": r"$\alpha$",
     "±": r"$\pm$",
-    "†": r"\textsuperscript{\dag}",
     "°": r"$^{\circ}$",
     "–": "--",
 }
@@ -27,6 +26,8 @@ def latex(summary: Summary) -> str:
         rules += f"\\cmidrule(lr){{{first}-{first + width - 1}}}"
         heads += (" & paper" if width == 2 else "") + " & ours"
         first += width
+    if summary.parameters:
+        groups, heads, first = f"{groups} & ", f"{heads} & {PARAMETERS}", first + 1
     rows = "\n".join(" & ".join(map(escape, row)) + r" \\" for row in table_rows(summary))
     notes = "\n\n".join(map(escape, summary.notes()))
     caption = f"{summary.study.title}. Accuracy in percent; ours on {summary.data}"

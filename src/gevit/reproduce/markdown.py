@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from gevit.reproduce.summary import Summary
 
+PARAMETERS = "parameters"
+
 
 def markdown(summary: Summary, plot: str) -> str:
     """The table, the plot in the file named `plot`, the notes, and every run."""
@@ -25,26 +27,24 @@ def markdown(summary: Summary, plot: str) -> str:
 def table_header(summary: Summary) -> list[str]:
     """What the columns are; beside the paper's, each says the data set it is on."""
     heads = [summary.study.row_title]
-    if not summary.paper_data:
-        return [*heads, *summary.study.columns]
     for column in summary.study.columns:
         if summary.has_paper(column):
             heads.append(f"{column}, paper ({summary.paper_data})")
-        heads.append(f"{column}, ours ({summary.data})")
-    return heads
+        heads.append(f"{column}, ours ({summary.data})" if summary.paper_data else column)
+    return [*heads, PARAMETERS] if summary.parameters else heads
 
 
 def table_rows(summary: Summary) -> list[list[str]]:
-    """The label of each row, then the paper's number and ours for each column."""
+    """The label of each row, then the paper's number and ours for each column, and the size of the row's models."""
     rows = []
     for row in summary.study.rows:
-        texts = [summary.label(row)]
+        texts = [row]
         for column in summary.study.columns:
             cell = summary.cell(row, column)
             if summary.has_paper(column):
                 texts.append(summary.paper_text(cell))
             texts.append(summary.ours_text(cell))
-        rows.append(texts)
+        rows.append([*texts, summary.parameters[row]] if summary.parameters else texts)
     return rows
 
 

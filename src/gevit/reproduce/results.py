@@ -12,7 +12,7 @@ from typing import Any
 from gevit.files import write_aside
 
 # To be raised whenever results of before are no longer comparable, or no longer readable.
-FORMAT = 1
+FORMAT = 2
 IDENTITY = ("study", "budget", "run", "seed")
 REMEDY = "move it away, and the same command makes it again"
 
@@ -29,6 +29,7 @@ class Result:
         settings: of the training, all that matter.
         data: name of the data set.
         data_note: where it is from and how it was split.
+        data_digest: tells it from other data of the same name.
         train_images: how many were trained on.
         valid_images: how many the epoch was chosen on.
         test_images: how many the kept weights were tested on, once.
@@ -50,6 +51,7 @@ class Result:
     settings: Mapping[str, Any]
     data: str
     data_note: str
+    data_digest: str
     train_images: int
     valid_images: int
     test_images: int
@@ -95,7 +97,7 @@ def read_result(path: Path, identity: Mapping[str, Any], settings: Mapping[str, 
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged, it is not JSON ({error}); {REMEDY}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         found = content.get("format") if isinstance(content, dict) else None

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gevit.reproduce.budgets import config_of
-from gevit.reproduce.results import FORMAT, Result, write_result
-from gevit.reproduce.store import find_result, result_path, settings_of
+from gevit.reproduce.results import Result, write_result
+from gevit.reproduce.store import read_results, result_path, settings_of
 from gevit.reproduce.study import Cell, Study
 
 if TYPE_CHECKING:
@@ -50,13 +50,23 @@ def run_study(study: Study, budget: str, seeds: int, place: Workplace, say: Call
     """Run every cell with every seed, the first seed of all cells first, unless its result is there.
 
     Raises:
+        ValueError: results that are there are not what they should be, or on other data; nothing was run.
         KeyboardInterrupt: after a Ctrl-C; the same call goes on from there.
     """
     wanted = [(cell, seed) for seed in range(seeds) for cell in study.runs]
     folder = place.folder(study, budget)
     for leftover in folder.glob(".*_seed*.json"):  # of a process that was killed while it wrote
         leftover.unlink()
-    missing = [(cell, seed) for cell, seed in wanted if find_result(study, budget, cell, seed, folder) is None]
+    there = [result for results in read_results(study, budget, folder).values() for result in results]
+    runs = {(result.run, result.seed) for result in there}
+    missing = [(cell, seed) for cell, seed in wanted if (cell.key, seed) not in runs]
+    if missing and there:
+        data = _open(config_of(study, budget, missing[0][0]), place.data_root)
+        if data.digest != there[0].data_digest:
+            raise ValueError(
+                f"the results in {folder} are on other data ({there[0].data_note}) than what is there now "
+                f"({data.note}); give it back, or choose another --results"
+            )
     done = len(wanted) - len(missing)
     say(f"{study.name}, budget {budget}: {len(wanted)} runs, {done} of them done already")
     began = time.monotonic()
@@ -75,7 +85,7 @@ def run_study(study: Study, budget: str, seeds: int, place: Workplace, say: Call
 def run_cell(study: Study, budget: str, cell: Cell, seed: int, place: Workplace) -> Result:
     """Train and test the model of a cell; a run with the same settings, of whatever study, is taken as it is."""
     config = config_of(study, budget, cell, seed)
-    data = _open(config.data, place.data_root)
+    data = _open(config, place.data_root)
     limits = {name: getattr(config, f"limit_{name}") for name in ("train", "valid", "test")}
     sizes = {name: min(limit or len(data.split(name)), len(data.split(name))) for name, limit in limits.items()}
     folder = place.runs / _run_name(config, data)
@@ -85,33 +95,53 @@ def run_cell(study: Study, budget: str, cell: Cell, seed: int, place: Workplace)
         # One device: the order of additions, and the meaning of the batch size, stay the same everywhere.
         run = dataclasses.replace(config, out=str(folder), data_root=place.data_root, devices=1)
         train(run, resume=True, command=place.command)
-    report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
-    best = next(row for row in report["history"] if row["epoch"] == report["best_epoch"])
+    try:
+        report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+        measured = _measured(report)
+    except (ValueError, KeyError, TypeError, StopIteration, RecursionError) as error:
+        raise ValueError(
+            f"{folder / REPORT} is damaged or of another version of gevit ({error!r}); move its folder away, and the "
+            "same command runs it again"
+        ) from error
     return Result(
         study=study.name,
         budget=budget,
         run=cell.key,
         seed=seed,
         settings=settings_of(config),
-        data=data.name,
-        data_note=report["data_note"],
+        data=data.label,
+        data_note=data.note,
+        data_digest=data.digest,
         train_images=sizes["train"],
         valid_images=sizes["valid"],
         test_images=sizes["test"],
-        test_accuracy=report["test"]["accuracy"],
-        valid_accuracy=best["valid_accuracy"],
-        best_epoch=report["best_epoch"],
-        parameters=report["parameters"],
-        equivariance_error=max(row["logits"]["worst"] for row in report["equivariance"] if row["exact"]),
         by_angle=_by_angle(folder, data, sizes["test"], study.angles) if study.angles else {},
-        seconds=report["seconds"],
-        environment=report["environment"],
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        **measured,
     )
 
 
+def _measured(report: dict[str, Any]) -> dict[str, Any]:
+    """What a result takes from the report of its run."""
+    best = next(row for row in report["history"] if row["epoch"] == report["best_epoch"])
+    return {
+        "test_accuracy": report["test"]["accuracy"],
+        "valid_accuracy": best["valid_accuracy"],
+        "best_epoch": report["best_epoch"],
+        "parameters": report["parameters"],
+        "equivariance_error": max(row["logits"]["worst"] for row in report["equivariance"] if row["exact"]),
+        "seconds": report["seconds"],
+        "environment": report["environment"],
+    }
+
+
+def _open(config: TrainConfig, root: str | None) -> DataSet:
+    data = _open_named(config.data, root)
+    return data.resized(config.image_size) if config.image_size else data
+
+
 @functools.cache
-def _open(name: str, root: str | None) -> DataSet:
+def _open_named(name: str, root: str | None) -> DataSet:
     from gevit.data import open_dataset
 
     return open_dataset(name, root)
@@ -119,7 +149,7 @@ def _open(name: str, root: str | None) -> DataSet:
 
 def _run_name(config: TrainConfig, data: DataSet) -> str:
     """A name that another recipe or other data does not have, so that no run goes on as something else."""
-    identity = json.dumps([FORMAT, settings_of(config), data.digest], sort_keys=True)
+    identity = json.dumps([settings_of(config), data.digest], sort_keys=True)
     return f"{config.model}-{data.name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
 

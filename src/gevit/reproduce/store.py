@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gevit.reproduce.budgets import config_of
-from gevit.reproduce.results import Result, read_result
+from gevit.reproduce.results import REMEDY, Result, read_result
 from gevit.reproduce.study import Cell, Study
 
 if TYPE_CHECKING:
@@ -24,8 +24,12 @@ def settings_of(config: TrainConfig) -> dict[str, Any]:
 
 
 def read_results(study: Study, budget: str, folder: Path) -> dict[str, list[Result]]:
-    """All results that are there, with whatever seeds, by the key of their cells."""
-    return {
+    """All results that are there, with whatever seeds, by the key of their cells.
+
+    Raises:
+        ValueError: one of them is not what it should be, or they are not all on the same data.
+    """
+    results = {
         cell.key: [
             result
             for seed in sorted(_seeds(folder, cell))
@@ -33,6 +37,16 @@ def read_results(study: Study, budget: str, folder: Path) -> dict[str, list[Resu
         ]
         for cell in study.runs
     }
+    first: Result | None = None
+    for result in (result for of_cell in results.values() for result in of_cell):
+        first = first or result
+        if result.data_digest != first.data_digest:
+            raise ValueError(
+                f"the results in {folder} are on different data: {result.run}, seed {result.seed}, on {result.data} "
+                f"({result.data_note}), but {first.run}, seed {first.seed}, on {first.data} ({first.data_note}); "
+                "move away those of one, or choose another --results"
+            )
+    return results
 
 
 def find_result(study: Study, budget: str, cell: Cell, seed: int, folder: Path) -> Result | None:
@@ -41,7 +55,11 @@ def find_result(study: Study, budget: str, cell: Cell, seed: int, folder: Path) 
     if not path.exists():
         return None
     identity = {"study": study.name, "budget": budget, "run": cell.key, "seed": seed}
-    return read_result(path, identity, settings_of(config_of(study, budget, cell, seed)))
+    result = read_result(path, identity, settings_of(config_of(study, budget, cell, seed)))
+    angles = [f"{angle:g}" for angle in study.angles]
+    if list(result.by_angle) != angles:
+        raise ValueError(f"{path} has other angles than this version's {', '.join(angles) or 'none'}; {REMEDY}")
+    return result
 
 
 def result_path(folder: Path, cell: Cell, seed: int) -> Path:
@@ -53,4 +71,6 @@ def _seeds(folder: Path, cell: Cell) -> Iterator[int]:
     for path in folder.glob(f"{cell.key}_seed*.json"):
         seed = path.stem.rpartition("_seed")[2]
         if seed.isdecimal():
+            if str(int(seed)) != seed:
+                raise ValueError(f"{path} is no name of a result, seeds have no leading zeros; {REMEDY}")
             yield int(seed)

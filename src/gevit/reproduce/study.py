@@ -19,7 +19,6 @@ class Cell:
         settings: what distinguishes its run from the other runs of the study.
         paper: the paper's number, in percent.
         measure: takes the result of a run to the number.
-        cost: how slow the run is; a small budget gives it fewer images from 1 on.
     """
 
     row: str
@@ -27,7 +26,6 @@ class Cell:
     settings: Mapping[str, Any]
     paper: float | None = None
     measure: Callable[[Result], float] = accuracy_on_test
-    cost: int = 0
 
     @property
     def key(self) -> str:

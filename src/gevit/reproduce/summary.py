@@ -14,9 +14,8 @@ from gevit.reproduce.store import read_results, settings_of
 from gevit.reproduce.study import Cell, Study
 
 # What the paper's numbers are on.
-PAPER_DATA = {"rotmnist": "rotMNIST", "cifar10": "CIFAR-10", "pcam": "PatchCamelyon"}
-FEWER = "†"
-LIMITS = {"limit_train": "training images", "limit_valid": "validation images", "limit_test": "test images"}
+PAPER_DATA = {"rotmnist": "rotMNIST", "encodings": "rotMNIST", "cifar10": "CIFAR-10", "pcam": "PatchCamelyon"}
+IMAGES = {"limit_train": "training images", "limit_valid": "validation images", "limit_test": "test images"}
 
 
 @dataclass(frozen=True)
@@ -96,9 +95,18 @@ class Summary:
         """Whether the paper has numbers for a column."""
         return any(cell.paper is not None for cell in self.study.cells if cell.column == column)
 
-    def label(self, row: str) -> str:
-        """The label of a row, marked if it was trained on fewer images than the others."""
-        return row + FEWER if row in self._fewer() else row
+    @property
+    def parameters(self) -> dict[str, str]:
+        """How many weights the models of each row have; empty where a row has models of different sizes."""
+        counts = {
+            row: {
+                result.parameters for cell in self.study.cells if cell.row == row for result in self.results[cell.key]
+            }
+            for row in self.study.rows
+        }
+        if any(len(found) > 1 for found in counts.values()):
+            return {}
+        return {row: f"{found.pop():,}" if found else "–" for row, found in counts.items()}
 
     def paper_text(self, cell: Cell) -> str:
         """The paper's number for people."""
@@ -128,20 +136,9 @@ class Summary:
                 0, "Smoke: the models are all but untrained; these numbers only prove that the machinery runs."
             )
         if differences := self._differences():
-            found.append(f"What differs from the paper's setting: {', '.join(differences)}.")
-        if fewer := self._fewer():
-            rows = {count: [row for row in fewer if fewer[row] == count] for count in dict.fromkeys(fewer.values())}
-            parts = [f"{', '.join(names)} on {count:,} images" for count, names in rows.items()]
-            found.append(
-                f"{FEWER} trained on fewer images than the other rows' {max(images['train']):,}: {'; '.join(parts)}."
-            )
+            found.append(f"What differs from the budget `paper`: {', '.join(differences)}.")
         found += [f"{note[0].upper()}{note[1:]}." for note in self.study.notes]
-        found.append(
-            f"± and the bars of the plot are the standard deviation over {self.seeds} seeds."
-            if self.seeds > 1
-            else "One seed, and seeds differ; the bars of the plot are the 95% interval that the number of test images "
-            "leaves."
-        )
+        found.append(self._uncertainty())
         missing = sum(not results for results in self.results.values())
         if missing:
             found.append(f"– in our columns: {missing} of {len(self.results)} runs are not done yet.")
@@ -188,21 +185,28 @@ class Summary:
             "notes": self.notes(),
         }
 
-    def _fewer(self) -> dict[str, int]:
-        """The rows that were trained on fewer images than the others, and on how many."""
-        most = max(result.train_images for result in self.all_results)
-        counts = {
-            cell.row: result.train_images for cell in self.study.cells for result in self.results[cell.key] if cell.cost
-        }
-        return {row: count for row, count in counts.items() if count < most}
+    def _uncertainty(self) -> str:
+        """What ± and the bars of the plot are."""
+        drawn = "bands" if self.study.angles else "bars"
+        if self.seeds > 1:
+            return f"± and the {drawn} of the plot are the standard deviation over {self.seeds} seeds."
+        bars = "; the bars of the plot are the 95% interval that the number of test images leaves"
+        return f"One seed, and seeds differ{'' if self.study.angles else bars}."
 
     def _differences(self) -> list[str]:
         """What our runs were trained with, and the paper's."""
         cell = next(cell for cell in self.study.runs if self.results[cell.key])
-        ours = self.results[cell.key][0].settings
-        paper = settings_of(config_of(self.study, "paper", cell))
+        result = self.results[cell.key][0]
+        ours, paper = result.settings, settings_of(config_of(self.study, "paper", cell))
+        used = {
+            "limit_train": result.train_images,
+            "limit_valid": result.valid_images,
+            "limit_test": result.test_images,
+        }
         return [
-            f"{LIMITS.get(name, name.replace('_', ' '))} {_value(name, ours)} instead of {_value(name, paper)}"
+            f"{IMAGES[name]} {used[name]:,} instead of all"
+            if name in IMAGES
+            else f"{name.replace('_', ' ')} {_value(ours[name])} instead of {_value(paper[name])}"
             for name in paper
             if ours[name] != paper[name]
         ]
@@ -227,8 +231,5 @@ def _counts(counts: Sequence[int]) -> str:
     return f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
 
 
-def _value(name: str, settings: Mapping[str, Any]) -> str:
-    value = settings[name]
-    if value is None:
-        return "all" if name in LIMITS else "the default"
-    return f"{value:,}" if name in LIMITS else str(value)
+def _value(setting: Any) -> str:
+    return "the default" if setting is None else str(setting)

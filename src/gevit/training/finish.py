@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gevit.data import DataSet
-from gevit.environment import environment
+from gevit.environment import joined
 from gevit.evaluation.evaluate import accuracy_by_angle, choose, equivariance_of, evaluate
 from gevit.persistence import ModelInfo, save
 from gevit.training.config import TrainConfig
@@ -44,7 +44,7 @@ def finish(
         title=f"{config.model} on {data.name}",
         config=dataclasses.asdict(config),
         command=state.progress.command,
-        environment=environment(),
+        environment=joined(state.progress.environments),
         parameters=count_parameters(model),
         history=state.progress.history,
         best_epoch=int(best["epoch"]),

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from gevit.data import DataSet
+from gevit.environment import environment
 from gevit.evaluation.evaluate import evaluate
 from gevit.models.base import EquivariantModel
 from gevit.persistence import ModelInfo, save
@@ -55,6 +56,7 @@ def train(config: TrainConfig, resume: bool = False, command: str = "") -> dict[
         KeyboardInterrupt: after a Ctrl-C, once a checkpoint is written.
         NonFiniteError: before a step that would spoil the weights.
     """
+    here = environment()  # now: by the time a long run ends, the checkout may be at another commit
     check_folder(config, resume)
     fabric = make_fabric(config)
     fabric.launch()
@@ -66,7 +68,7 @@ def train(config: TrainConfig, resume: bool = False, command: str = "") -> dict[
         _on_first_process(fabric, lambda: claim_folder(config))
         try:
             run.restore()
-            run.state.progress.command = run.state.progress.command or command
+            run.note_origin(command, here)
             run.fit(interrupt)
         except OSError as error:
             if "disk is full" in str(error) or error.errno == errno.ENOSPC:
@@ -122,6 +124,13 @@ class Run:
         if source is None or newest_good_checkpoint(self.folder / CHECKPOINTS)[0] is not None:
             return []
         return take_weights(model, source, self.info.preset)
+
+    def note_origin(self, command: str, here: dict[str, str]) -> None:
+        """Keep, for the report, what started the run and what it runs on."""
+        progress = self.state.progress
+        progress.command = progress.command or command
+        if here not in progress.environments:
+            progress.environments.append(here)
 
     def restore(self) -> None:
         """Go on from the newest whole checkpoint, if there is one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gevit.reproduce.studies.common import GE, GSA, TEST_SELECTION, attention_cell
+from gevit.reproduce.studies.common import CODES_SETTING, GE, GSA, TEST_SELECTION, attention_cell
 from gevit.reproduce.study import Study
 
 
@@ -19,6 +19,7 @@ def cifar10(budget: str) -> Study:
         ),
         notes=(
             TEST_SELECTION,
+            CODES_SETTING,
             "the paper says neither the group nor the neighbourhood; ours are the authors' code's flips (D1), and 5x5",
         ),
         seeds=2,

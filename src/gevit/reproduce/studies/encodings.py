@@ -12,7 +12,7 @@ def encodings(budget: str) -> Study:
     return Study(
         name="encodings",
         title="The encodings on R4_SA, and Z2_SA, under one recipe, 5x5 neighbourhoods",
-        experiment="rotmnist",
+        experiment="encodings",
         row_title="model",
         cells=tuple(
             attention_cell(model, column, model.lower(), paper=paper)

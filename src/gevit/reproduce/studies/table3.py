@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gevit.reproduce.studies.common import GE, GSA, attention_cell
+from gevit.reproduce.studies.common import CODES_SETTING, GE, GSA, attention_cell
 from gevit.reproduce.study import Study
 
 PAPER = {
@@ -27,6 +27,7 @@ def table3(budget: str) -> Study:
         ),
         notes=(
             "Z2_SA has no rotations, so both encodings are the same and it is one run",
+            CODES_SETTING,
             "the paper does not say the neighbourhood; ours is 5x5",
         ),
     )
