@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,9 +38,8 @@ def read_results(study: Study, budget: str, folder: Path) -> dict[str, list[Resu
         ]
         for cell in study.runs
     }
-    first: Result | None = None
-    for result in (result for of_cell in results.values() for result in of_cell):
-        first = first or result
+    there = [result for of_cell in results.values() for result in of_cell]
+    for first, result in itertools.pairwise(there):
         if result.data_digest != first.data_digest:
             raise ValueError(
                 f"the results in {folder} are on different data: {result.run}, seed {result.seed}, on {result.data} "

@@ -15,7 +15,12 @@ from gevit.reproduce.study import Cell, Study
 
 # What the paper's numbers are on.
 PAPER_DATA = {"rotmnist": "rotMNIST", "encodings": "rotMNIST", "cifar10": "CIFAR-10", "pcam": "PatchCamelyon"}
-IMAGES = {"limit_train": "training images", "limit_valid": "validation images", "limit_test": "test images"}
+# Of each limit: how many images there were, in a result, and what they are called.
+IMAGES = {
+    "limit_train": ("train_images", "training images"),
+    "limit_valid": ("valid_images", "validation images"),
+    "limit_test": ("test_images", "test images"),
+}
 
 
 @dataclass(frozen=True)
@@ -198,13 +203,8 @@ class Summary:
         cell = next(cell for cell in self.study.runs if self.results[cell.key])
         result = self.results[cell.key][0]
         ours, paper = result.settings, settings_of(config_of(self.study, "paper", cell))
-        used = {
-            "limit_train": result.train_images,
-            "limit_valid": result.valid_images,
-            "limit_test": result.test_images,
-        }
         return [
-            f"{IMAGES[name]} {used[name]:,} instead of all"
+            f"{IMAGES[name][1]} {getattr(result, IMAGES[name][0]):,} instead of all"
             if name in IMAGES
             else f"{name.replace('_', ' ')} {_value(ours[name])} instead of {_value(paper[name])}"
             for name in paper

@@ -20,7 +20,7 @@ class Progress:
     """How far the run is, and how it went: everything but tensors."""
 
     command: str = ""  # that started the run
-    environments: list[dict[str, str]] = field(default_factory=list)  # of the processes that took part, if they differ
+    environments: list[dict[str, str]] = field(default_factory=list)  # of its processes, each once
     step: int = 0
     seconds: float = 0.0
     history: list[Row] = field(default_factory=list)
