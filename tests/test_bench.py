@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from gevit import bench
 from gevit.bench import chart, measure, memory, runner, table
 from gevit.bench.arithmetic import Attention
 from gevit.bench.cases import BACKENDS, Case, family, full_suite, quick_suite
 from gevit.bench.report import Figures, Machine, Report, Result
-from gevit.cli import main
+from gevit.cli import bench, main
 
 TINY = Case("r4_sa", "rotmnist", 3, "ge", 22, 1, "infer", "native")
 MACHINE = Machine("a processor", 1, "AVX2", "2.6.0", "0.1.0", "2030-01-01T00:00:00+00:00")

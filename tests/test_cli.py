@@ -66,12 +66,12 @@ def test_installed_command_and_version() -> None:
     "words", ["CUDA out of memory. Tried to allocate", "DefaultCPUAllocator: can't allocate memory"]
 )
 def test_out_of_memory_says_what_to_do(words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with mock.patch("gevit.data.command.run", side_effect=RuntimeError(words)):
+    with mock.patch("gevit.cli.data.run", side_effect=RuntimeError(words)):
         assert main(["data", "list"]) == 2
     assert "out of memory; use smaller batches or images" in capsys.readouterr().err
 
 
 def test_other_errors_from_the_depths_are_not_taken_for_it() -> None:
-    fault = mock.patch("gevit.data.command.run", side_effect=RuntimeError("unsupported memory format option"))
+    fault = mock.patch("gevit.cli.data.run", side_effect=RuntimeError("unsupported memory format option"))
     with fault, pytest.raises(RuntimeError, match="memory format"):
         main(["data", "list"])

@@ -13,8 +13,8 @@ from gevit.data import list_datasets, load_digits, normalize_digits, open_datase
 from gevit.data.dataset import DataSet, MemorySplit, stratified_split
 from gevit.data.npz import write_splits
 from gevit.data.preview import save_sheet
+from gevit.data.rotation import rotate_digits
 from gevit.data.storage import data_root, record_files
-from gevit.data.turning import turn
 
 
 def memory_split(count: int = 6, dtype: torch.dtype = torch.uint8) -> MemorySplit:
@@ -24,7 +24,7 @@ def memory_split(count: int = 6, dtype: torch.dtype = torch.uint8) -> MemorySpli
 
 def data_set(train: MemorySplit, classes: tuple[str, ...] = ("a", "b")) -> DataSet:
     other = memory_split()
-    return DataSet("toy", classes, 1, 2, (0.5,), (0.25,), "rotmnist", train, other, other, "made up")
+    return DataSet("toy", classes, 1, 2, (0.5,), (0.25,), train, other, other, "made up")
 
 
 def test_digits() -> None:
@@ -52,7 +52,7 @@ def test_digits_are_turned_and_no_digit_is_in_two_splits() -> None:
     angles = np.random.default_rng(0).uniform(0, 360, len(images))
     assert angles.min() < 1
     assert angles.max() > 359
-    turned = {image.tobytes(): index for index, image in enumerate(turn(images[:, 0].numpy(), angles))}
+    turned = {image.tobytes(): index for index, image in enumerate(rotate_digits(images[:, 0].numpy(), angles))}
     dataset = open_dataset("digits")
     found = [
         turned[image.mul(255).round().byte().numpy().tobytes()]
@@ -65,9 +65,9 @@ def test_digits_are_turned_and_no_digit_is_in_two_splits() -> None:
 def test_turning_moves_quarter_turns_exactly_and_keeps_the_background_black() -> None:
     images, _ = load_digits()
     pictures = images[::500, 0].numpy()
-    quarter = turn(pictures, np.full(10, 90.0))
+    quarter = rotate_digits(pictures, np.full(10, 90.0))
     np.testing.assert_array_equal(quarter, np.rot90(pictures, axes=(1, 2)))
-    assert not turn(pictures, np.full(10, 33.0))[:, 0, 0].any()
+    assert not rotate_digits(pictures, np.full(10, 33.0))[:, 0, 0].any()
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16])

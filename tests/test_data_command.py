@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gevit.data import command, open_dataset
+from gevit.cli import data as command
+from gevit.data import open_dataset
 from gevit.data.preview import contact_sheet
 
 

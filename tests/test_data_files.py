@@ -22,7 +22,7 @@ import torch
 from gevit.data import cifar10, load_digits, open_dataset, pcam, rebuilt, rotmnist
 from gevit.data.dataset import Split
 from gevit.data.download import Source
-from gevit.data.turning import turn
+from gevit.data.rotation import rotate_digits
 from gevit.data.upkeep import prepare, verify
 from tests.outside import reference
 
@@ -44,7 +44,7 @@ def write_rotmnist_zip(path: Path, columns_first: bool, depth: int = 255) -> tup
     """An archive as the official one, of 40, 10 and 50 turned digits."""
     images, labels = load_digits()
     order = np.random.default_rng(1).permutation(5000)[:100]
-    pictures = turn(images[order, 0].numpy(), np.random.default_rng(2).uniform(0, 360, 100))
+    pictures = rotate_digits(images[order, 0].numpy(), np.random.default_rng(2).uniform(0, 360, 100))
     stored = pictures.transpose(0, 2, 1) if columns_first else pictures
     rows = np.concatenate([stored.reshape(100, 784) / depth, labels[order, None].numpy()], axis=1)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -165,7 +165,7 @@ def test_rebuilt_follows_its_recipe(small_mnist: Path, tmp_path: Path) -> None:
         sources, degrees = order[arrays["src_index"]], arrays["angle_deg"].astype(np.float64)
     assert len(set(sources)) == 70
     assert one.train.labels.tolist() == labels[sources[:40]].tolist()
-    expected = turn(images[sources[50:], 0].numpy(), degrees[50:]).astype(int)
+    expected = rotate_digits(images[sources[50:], 0].numpy(), degrees[50:]).astype(int)
     assert np.abs(everything(one.test)[:, 0].numpy() - expected).max() <= 1
     for split in ("train", "valid", "test"):
         assert torch.equal(everything(one.split(split)), everything(two.split(split)))
@@ -324,7 +324,7 @@ def write_pcam(folder: Path, sizes: tuple[int, int, int] = (40, 8, 12), **option
 def test_pcam(place: str, tmp_path: Path) -> None:
     write_pcam(tmp_path / place)
     dataset = open_dataset("pcam", tmp_path)
-    assert (dataset.channels, dataset.image_size, dataset.preset) == (3, 96, "pcam")
+    assert (dataset.channels, dataset.image_size) == (3, 96)
     assert "40 train, 8 validation and 12 test patches (a sample" in dataset.note
     assert dataset.label == "pcam sample"
     assert dataclasses.replace(dataset, whole=True).label == "pcam"
@@ -508,5 +508,5 @@ def test_the_recipe_is_that_of_the_real_rebuilt_file() -> None:
     digits, _ = load_digits()
     # Two embedded digits that are also in the file, and where.
     for digit, index in ((1500, 172), (3500, 1817)):
-        turned = turn(digits[digit].numpy(), degrees[index : index + 1])
+        turned = rotate_digits(digits[digit].numpy(), degrees[index : index + 1])
         np.testing.assert_array_equal(turned[0], images[index])

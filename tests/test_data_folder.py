@@ -158,7 +158,7 @@ def test_class_folders_are_split_automatically(two_classes: Path) -> None:
     (two_classes / ".git").mkdir()
     dataset = open_dataset(str(two_classes))
     assert dataset.classes == ("cells", "empty")
-    assert (dataset.channels, dataset.image_size, dataset.preset) == (1, 12, "rotmnist")
+    assert (dataset.channels, dataset.image_size) == (1, 12)
     assert dataset.name == two_classes.name
     assert "48 train, 6 validation, 6 test, split 80/10/10 by class with seed 0" in dataset.note
     seen: list[int] = []
@@ -182,7 +182,7 @@ def test_split_folders(valid: str, tmp_path: Path) -> None:
         for name in ("a", "b"):
             fill(tmp_path / split / name / "nested", count, (50, 50), "RGB")
     dataset = open_dataset(str(tmp_path))
-    assert (dataset.channels, dataset.image_size, dataset.preset) == (3, 50, "pcam")
+    assert (dataset.channels, dataset.image_size) == (3, 50)
     assert [len(dataset.split(split)) for split in ("train", "valid", "test")] == [10, 6, 4]
     assert dataset.note.endswith("split by its folders")
     assert dataset.drawn == ()
@@ -224,7 +224,7 @@ def test_size_and_channels(tmp_path: Path) -> None:
     assert (dataset.channels, dataset.image_size) == (3, 64)
     dataset = open_dataset(str(tmp_path), image_size=16, channels=1)
     assert dataset.train.images(torch.tensor([0, 1])).shape == (2, 1, 16, 16)
-    assert (len(dataset.mean), dataset.preset) == (1, "rotmnist")
+    assert len(dataset.mean) == 1
     with pytest.raises(ValueError, match="channels must be 1 .grey. or 3 .colour., got 2"):
         open_dataset(str(tmp_path), channels=2)
     with pytest.raises(ValueError, match="image_size must be a positive integer, got 0"):

@@ -14,22 +14,21 @@ from torch import Tensor, nn
 import gevit
 from gevit.cli import main
 from gevit.data import open_dataset
-from gevit.data.dataset import MemorySplit
+from gevit.data.dataset import MemorySplit, choose
+from gevit.data.rotation import rotate
 from gevit.equivariance import Report
 from gevit.evaluation.charts import angle_figure
 from gevit.evaluation.evaluate import (
     accuracy_by_angle,
-    choose,
     equivariance_of,
     equivariance_rows,
     evaluate,
     predict_logits,
-    rotate,
 )
 from gevit.evaluation.metrics import area_under_roc, confusion_matrix, score, wilson_interval
 from gevit.evaluation.predict import find_images, predict
 from gevit.groups import Group
-from gevit.persistence import ModelInfo
+from gevit.models.info import ModelInfo
 
 DIGITS = tuple("0123456789")
 

@@ -17,13 +17,13 @@ from torch import Tensor
 
 import gevit
 from gevit.cli import main
+from gevit.cli.figures import DIGIT
 from gevit.data.digits import load_digits, normalize_digits
 from gevit.equivariance import measure
 from gevit.equivariance.comparison import NothingToShow, compare_elements, compare_translation
 from gevit.equivariance.figures import COLUMN, PAGE, equivariance_figure, error_figure, feature_map_figure, save
-from gevit.equivariance.figures_command import DIGIT
 from gevit.models.base import EquivariantModel
-from gevit.persistence import ModelInfo
+from gevit.models.info import ModelInfo
 
 MAGIC = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
 

@@ -15,8 +15,9 @@ from safetensors.torch import load_file, save_file
 import gevit
 from gevit.environment import environment
 from gevit.files import write_aside
-from gevit.models.base import EquivariantModel
-from gevit.persistence import FORMAT, ModelInfo, info_of, pretrained_path
+from gevit.models.base import EquivariantModel, info_of
+from gevit.models.info import FORMAT, ModelInfo
+from gevit.pretrained import pretrained_path
 
 INFO = ModelInfo(
     name="r4_sa",
@@ -283,7 +284,7 @@ def test_environment_names_what_a_result_depends_on() -> None:
 
 def test_command_line_flags_do_not_wait_for_torch() -> None:
     code = (
-        "import sys; from gevit import model_arguments; "
-        "from gevit.evaluation import evaluate_command, predict_command; sys.exit('torch' in sys.modules)"
+        "import sys; from gevit.cli import model_source; "
+        "from gevit.cli import evaluate, predict; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -16,9 +16,11 @@ import torch
 import gevit
 from gevit.evaluation.evaluate import equivariance_of
 from gevit.evaluation.metrics import score
+from gevit.rendering.charts import inline_svg
+from gevit.rendering.words import duration
 from gevit.training.report import RunRecord, write_report
-from gevit.training.report.charts import PANELS, curve_figures, inline_svg
-from gevit.training.report.parts import confusion_table, duration
+from gevit.training.report.charts import PANELS, curve_figures
+from gevit.training.report.parts import confusion_table
 
 FILES = ["curves.png", "report.html", "report.json", "report.md"]
 

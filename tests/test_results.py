@@ -9,7 +9,8 @@ import torch
 
 from gevit.data import load_digits
 from gevit.equivariance.comparison import compare_elements
-from gevit.persistence import info_of, load
+from gevit.models.base import info_of
+from gevit.persistence import load
 from gevit.reproduce.draw import PLOT
 from gevit.reproduce.latex import latex
 from gevit.reproduce.markdown import markdown

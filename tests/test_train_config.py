@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from gevit.training import command
+from gevit.cli import train as command
 from gevit.training.config import TrainConfig, read_yaml
 from gevit.training.folder import FIXED, check_folder, resumed_config
 

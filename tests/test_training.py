@@ -17,9 +17,11 @@ from torch.optim import SGD
 from gevit import create_model
 from gevit.data import DataSet, Split
 from gevit.data.dataset import MemorySplit
+from gevit.data.rotation import rotate_each
 from gevit.environment import joined
-from gevit.persistence import ModelInfo, save
-from gevit.training.batches import StepBatches, turn
+from gevit.models.info import ModelInfo
+from gevit.persistence import save
+from gevit.training.batches import StepBatches
 from gevit.training.config import TrainConfig
 from gevit.training.folder import claim_folder, held
 from gevit.training.interrupt import Interrupt
@@ -159,13 +161,13 @@ def test_flip_mirrors_about_half_of_the_images() -> None:
 @pytest.mark.parametrize("quarters", [0, 1, 2, 3])
 def test_quarter_turns_are_those_of_rot90(shape: tuple[int, int], quarters: int) -> None:
     images = torch.rand(2, 3, *shape)
-    turned = turn(images, torch.full((2,), quarters * math.pi / 2))
+    turned = rotate_each(images, torch.full((2,), quarters * math.pi / 2))
     torch.testing.assert_close(turned, torch.rot90(images, quarters, (-2, -1)), rtol=0, atol=1e-5)
 
 
 def test_half_a_turn_of_an_oblong_image() -> None:
     images = torch.rand(1, 1, 6, 10)
-    torch.testing.assert_close(turn(images, torch.tensor([math.pi])), images.flip(-1, -2), rtol=0, atol=1e-5)
+    torch.testing.assert_close(rotate_each(images, torch.tensor([math.pi])), images.flip(-1, -2), rtol=0, atol=1e-5)
 
 
 # A step

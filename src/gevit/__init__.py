@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gevit import equivariance, groups, models
     from gevit.layers import GroupAttention, LiftingAttention
-    from gevit.models import create_model, list_models
+    from gevit.models import list_models
     from gevit.persistence import load, save
+    from gevit.pretrained import create_model
 
 __all__ = [
     "GroupAttention",
@@ -31,7 +32,7 @@ __all__ = [
 _HOMES = {
     "GroupAttention": "gevit.layers",
     "LiftingAttention": "gevit.layers",
-    "create_model": "gevit.models",
+    "create_model": "gevit.pretrained",
     "list_models": "gevit.models",
     "load": "gevit.persistence",
     "save": "gevit.persistence",

@@ -1,12 +1,13 @@
-"""What a run ran on: versions, machine and commit."""
+"""What gevit runs on: versions, machine and commit, and the optional packages that a part of it needs."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -69,3 +70,12 @@ def _commit() -> str:
         return git("rev-parse", "HEAD") + (" with changes" if git("status", "--porcelain", ".") else "")
     except (OSError, subprocess.CalledProcessError):
         return ""
+
+
+@contextlib.contextmanager
+def needs(package: str) -> Iterator[None]:
+    """Say how to install `package` if an import in the block fails."""
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(f"this data needs {package} ({error}); pip install 'gevit[train]'") from error

@@ -6,14 +6,10 @@ edited, are noticed.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,76 +17,12 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from gevit.files import write_aside
-from gevit.models import create_model
 from gevit.models.base import EquivariantModel
+from gevit.models.info import FORMAT, ModelInfo
+from gevit.models.registry import build
 
-FORMAT = 1
 IN_RUN_FOLDER = "model.safetensors"
 _DIGEST = "gevit_sha256"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelInfo:
-    """What it takes to rebuild a model and to use it.
-
-    Attributes:
-        name: one of `gevit.list_models()`.
-        preset: the architecture.
-        in_channels: channels of its images.
-        num_classes: number of classes.
-        neighborhood: odd side of the neighbourhood, None for global attention.
-        encoding: the positional encoding.
-        pooling: the invariant pooling.
-        classes: the names of the classes, in the order of the logits.
-        image_size: side of the images it was trained on.
-        mean: per channel, subtracted from pixels in [0, 1].
-        std: per channel, divided by.
-        data: the data set it was trained on.
-        trained: facts about the training: epoch, accuracy, seed, command; anything that JSON can say.
-    """
-
-    name: str
-    preset: str
-    in_channels: int
-    num_classes: int
-    neighborhood: int | None = 5
-    encoding: str = "ge"
-    pooling: str = "max_mean"
-    classes: tuple[str, ...]
-    image_size: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    data: str = ""
-    trained: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for what, values, wanted in (
-            ("classes", self.classes, self.num_classes),
-            ("mean", self.mean, self.in_channels),
-            ("std", self.std, self.in_channels),
-        ):
-            if len(values) != wanted:
-                raise ValueError(f"{what} must have {wanted} entries for this model, got {len(values)}: {values}")
-        if not all(spread > 0 for spread in self.std):
-            raise ValueError(f"std must be positive, got {self.std}")
-
-    def normalize(self, images: Tensor) -> Tensor:
-        """Pixels in [0, 1], `[..., channels, height, width]`, as the model takes them: (x - mean) / std."""
-        mean, std = (images.new_tensor(values)[:, None, None] for values in (self.mean, self.std))
-        return (images - mean) / std
-
-    def to_json(self) -> str:
-        """As JSON, with the version of the format."""
-        return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, indent=2, ensure_ascii=False) + "\n"
-
-    @staticmethod
-    def from_json(text: str) -> ModelInfo:
-        """Read what `to_json` wrote."""
-        content = json.loads(text)
-        del content["format"]
-        for name in ("classes", "mean", "std"):
-            content[name] = tuple(content[name])
-        return ModelInfo(**content)
 
 
 def save(model: nn.Module, info: ModelInfo, path: str | Path) -> None:
@@ -119,7 +51,7 @@ def load(path: str | Path, backend: str = "auto") -> EquivariantModel:
     >>> info = ModelInfo(name="z2_sa", preset="rotmnist", in_channels=1, num_classes=2, classes=("a", "b"),
     ...                  image_size=28, mean=(0.5,), std=(0.25,))
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save(create_model("z2_sa", num_classes=2), info, f"{folder}/model.safetensors")
+    ...     save(build_model("z2_sa", num_classes=2), info, f"{folder}/model.safetensors")
     ...     load(folder).info.classes
     ('a', 'b')
     """
@@ -144,26 +76,6 @@ def load(path: str | Path, backend: str = "auto") -> EquivariantModel:
     return model.eval()
 
 
-def info_of(model: EquivariantModel) -> ModelInfo:
-    """What is known of a model that `load` gave."""
-    if model.info is None:
-        raise ValueError("only a model that was read with gevit.load knows its classes and its normalisation")
-    return model.info
-
-
-def pretrained_path(name: str, preset: str = "rotmnist") -> Path:
-    """Where the weights are that come with the package for this model and architecture."""
-    folder = Path(str(resources.files("gevit.models"))) / "pretrained"
-    path = folder / f"{name}_{preset}.safetensors"
-    if not path.is_file():
-        names = sorted(file.stem for file in folder.glob("*.safetensors"))
-        raise ValueError(
-            f"there are no pretrained weights of {name!r} for {preset!r}; "
-            f"there are: {', '.join(names) or 'none in this installation'} (model_preset)"
-        )
-    return path
-
-
 def _pair(path: str | Path) -> tuple[Path, Path]:
     """The weights file and the JSON file."""
     path = Path(path)
@@ -174,20 +86,6 @@ def _pair(path: str | Path) -> tuple[Path, Path]:
             f"expected a .safetensors file, the .json beside it, or a folder with {IN_RUN_FOLDER}, got {path}"
         )
     return path.with_suffix(".safetensors"), path.with_suffix(".json")
-
-
-def build(info: ModelInfo, backend: str = "auto") -> EquivariantModel:
-    """The model that is described, with random weights."""
-    return create_model(
-        info.name,
-        info.preset,
-        in_channels=info.in_channels,
-        num_classes=info.num_classes,
-        neighborhood=info.neighborhood,
-        encoding=info.encoding,
-        pooling=info.pooling,
-        backend=backend,
-    )
 
 
 def _blank(info: ModelInfo, backend: str) -> EquivariantModel:

@@ -58,7 +58,6 @@ def read(folder: Path) -> DataSet:
         32,
         MEAN,
         STD,
-        "cifar10",
         MemorySplit(images[train], labels[train]),
         MemorySplit(images[valid], labels[valid]),
         test,

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, UInt
 from torch import Tensor
 
+from gevit._checks import check_choice, check_count
+
 SPLITS = ("train", "valid", "test")
 
 
@@ -92,7 +94,6 @@ class DataSet:
         image_size: side of every image.
         mean: of every channel, for pixels in [0, 1].
         std: spread of every channel.
-        preset: the architecture made for it: `rotmnist`, `cifar10` or `pcam`.
         train: what is learned from.
         valid: what decisions are made on.
         test: what is reported.
@@ -108,7 +109,6 @@ class DataSet:
     image_size: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    preset: str
     train: Split
     valid: Split
     test: Split
@@ -125,15 +125,11 @@ class DataSet:
 
     def split(self, name: str) -> Split:
         """The split of this name: `train`, `valid` or `test`."""
-        from gevit._checks import check_choice
-
         split: Split = getattr(self, check_choice("split", name, SPLITS))
         return split
 
     def resized(self, image_size: int) -> DataSet:
         """The same images, scaled to squares of this side as they are read; the note says so."""
-        from gevit._checks import check_count
-
         check_count("image_size", image_size)
         if image_size == self.image_size:
             return self
@@ -192,6 +188,21 @@ def stratified_split(labels: Int[Tensor, " n"], fractions: Sequence[float], seed
             members = members[size:]
         parts[0].append(members)
     return tuple(_shuffled(torch.cat(part), random) for part in parts)
+
+
+def choose(labels: Int[Tensor, " n"], limit: int) -> Int[Tensor, " chosen"]:
+    """Indices, in order, of up to `limit` images: the same share of every class, and always the same images.
+
+    >>> labels = torch.tensor([0] * 60 + [1] * 40)
+    >>> labels[choose(labels, 10)].tolist()
+    [0, 0, 0, 0, 0, 0, 1, 1, 1, 1]
+    """
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    member = F.one_hot(labels[order])
+    rank = (member.cumsum(0) * member).sum(1)
+    # How far into its class each image comes, from 0 to 1: the earliest of all classes are taken.
+    depth = (rank - 0.5) / member.sum(0)[labels[order]]
+    return order[depth.argsort(stable=True)[:limit]].sort().values
 
 
 def _shuffled(indices: Tensor, random: np.random.Generator) -> Tensor:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float32, UInt
 
-from gevit.data.extras import needs
+from gevit.environment import needs
 
 if TYPE_CHECKING:
     from PIL.Image import Image

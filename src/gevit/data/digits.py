@@ -16,7 +16,7 @@ from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
 from gevit.data.dataset import DataSet, MemorySplit, stratified_split
-from gevit.data.turning import turn
+from gevit.data.rotation import rotate_digits
 
 MEAN, STD = 0.1307, 0.3081
 NAMES = tuple("0123456789")
@@ -47,7 +47,7 @@ def read(folder: Path) -> DataSet:
     """The turned and split digits; `folder` is not looked at, they are in the package."""
     images, labels = load_digits()
     angles = np.random.default_rng(SEED).uniform(0, 360, len(images))
-    turned = torch.from_numpy(turn(images[:, 0].numpy(), angles)).unsqueeze(1)
+    turned = torch.from_numpy(rotate_digits(images[:, 0].numpy(), angles)).unsqueeze(1)
     return digit_set(
         "digits",
         *split_digits(turned, labels),
@@ -67,4 +67,4 @@ def split_digits(
 
 def digit_set(name: str, train: MemorySplit, valid: MemorySplit, test: MemorySplit, note: str) -> DataSet:
     """A data set of 28x28 grey digits, with the normalisation usual for MNIST."""
-    return DataSet(name, NAMES, 1, 28, (MEAN,), (STD,), "rotmnist", train, valid, test, note)
+    return DataSet(name, NAMES, 1, 28, (MEAN,), (STD,), train, valid, test, note)

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gevit.data.extras import needs
 from gevit.data.storage import checksum
+from gevit.environment import needs
 
 
 @dataclass(frozen=True)

@@ -105,8 +105,7 @@ def open_folder(path: Path, image_size: int | None, channels: int | None, skip_c
     note = f"images of the folder {name}, {len(train):,} train, {len(valid):,} validation, {len(test):,} test, {how}"
     if corrupt:
         note += f"; {len(corrupt):,} corrupt files left out"
-    preset = "rotmnist" if image_size <= 40 else "pcam"
-    return DataSet(name, names, channels, image_size, mean, std, preset, train, valid, test, note, drawn)
+    return DataSet(name, names, channels, image_size, mean, std, train, valid, test, note, drawn)
 
 
 class _Keeper:

@@ -22,8 +22,8 @@ from torch import Tensor
 from gevit.data.catalog import CATALOG
 from gevit.data.dataset import SPLITS, DataSet, Split
 from gevit.data.download import Source, obtained
-from gevit.data.extras import needs
 from gevit.data.storage import checksum
+from gevit.environment import needs
 from gevit.files import write_aside
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def read(folder: Path) -> DataSet:
     whole = sizes == OFFICIAL_SIZES
     if not whole:
         note += " (a sample: the official files have 262,144, 32,768 and 32,768)"
-    return DataSet("pcam", ("normal", "tumor"), 3, 96, MEAN, STD, "pcam", train, valid, test, note, whole=whole)
+    return DataSet("pcam", ("normal", "tumor"), 3, 96, MEAN, STD, train, valid, test, note, whole=whole)
 
 
 def prepare(root: Path, file: Path | None = None) -> None:

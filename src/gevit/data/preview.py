@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from gevit.data.dataset import DataSet
-from gevit.data.extras import needs
+from gevit.environment import needs
 from gevit.files import write_aside
 
 if TYPE_CHECKING:

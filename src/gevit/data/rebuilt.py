@@ -20,7 +20,7 @@ from gevit.data.dataset import DataSet
 from gevit.data.digits import digit_set
 from gevit.data.download import Source, obtained
 from gevit.data.npz import read_splits, write_splits
-from gevit.data.turning import turn
+from gevit.data.rotation import rotate_digits
 
 FILE = "rotmnist_rebuilt.npz"
 SEED = 2007
@@ -60,7 +60,7 @@ def prepare(root: Path, file: Path | None = None) -> None:
     degrees = random.uniform(0, 360, len(source))
     write_splits(
         root / FILE,
-        turn(images.reshape(-1, 28, 28)[source], degrees),
+        rotate_digits(images.reshape(-1, 28, 28)[source], degrees),
         labels[source].astype(np.int64),
         (TRAIN, VALID),
         src_index=source.astype(np.int32),

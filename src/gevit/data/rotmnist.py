@@ -19,7 +19,7 @@ from gevit.data.dataset import DataSet
 from gevit.data.digits import digit_set, load_digits
 from gevit.data.download import Source, obtained
 from gevit.data.npz import read_splits, write_splits
-from gevit.data.turning import turn
+from gevit.data.rotation import rotate_digits
 
 FILE = "rotmnist.npz"
 SOURCE = Source(
@@ -65,7 +65,7 @@ def is_transposed(images: UInt[np.ndarray, "n 28 28"], labels: Int[np.ndarray, "
     advantage = 0.0
     for label in (2, 5):
         mean = digits[classes == label].float().mean(0).byte().numpy()
-        templates = turn(mean.repeat(len(angles), axis=0), angles).reshape(len(angles), 784).astype(np.float32)
+        templates = rotate_digits(mean.repeat(len(angles), axis=0), angles).reshape(len(angles), 784).astype(np.float32)
         templates -= templates.mean(1, keepdims=True)
         templates /= np.linalg.norm(templates, axis=1, keepdims=True)
         members = images[labels == label][:500].astype(np.float32)

@@ -75,7 +75,7 @@ def compare_elements(
         elements: the elements g.
         layer: one of `forward_features`; the first block if not given.
 
-    >>> from gevit.models import create_model
+    >>> from gevit import create_model
     >>> model, image = create_model("d1_sa").eval(), torch.randn(1, 28, 28)
     >>> flip, = compare_elements(model, image, [1])
     >>> flip.name, flip.layer, flip.error < 1e-5

@@ -6,14 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from gevit.evaluation.metrics import wilson_interval
+from gevit.rendering.charts import BLUE, style
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-# Okabe and Ito's colours, which colour-blind readers can tell apart.
-BLUE, ORANGE, INK, GRID = "#0072b2", "#d55e00", "#222222", "#dddddd"
-FONT = 9
 
 
 def angle_figure(by_angle: Mapping[float, float], images: int) -> Figure:
@@ -34,15 +30,3 @@ def angle_figure(by_angle: Mapping[float, float], images: int) -> Figure:
     axes.set_ylabel("accuracy, %")
     style(axes)
     return figure
-
-
-def style(axes: Axes) -> None:
-    """Quiet axes: no box, a light grid, text of one size."""
-    axes.spines[["top", "right"]].set_visible(False)
-    for spine in axes.spines.values():
-        spine.set_color(INK)
-    axes.tick_params(colors=INK, labelsize=FONT)
-    axes.grid(color=GRID, linewidth=0.7)
-    axes.set_axisbelow(True)
-    for text in (axes.xaxis.label, axes.yaxis.label, axes.title):
-        text.set(color=INK, fontsize=FONT)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gevit.data import Split
+from gevit.data.rotation import rotate
 from gevit.equivariance import Report, measure
 from gevit.evaluation.metrics import Evaluation, score
 from gevit.models.base import EquivariantModel
-from gevit.training.batches import turn
 
 Normalize = Callable[[Tensor], Tensor]
 Progress = Callable[[int], object]
@@ -70,28 +68,6 @@ def accuracy_by_angle(
         ]
         accuracies[angle] = float((torch.cat(predicted) == labels).double().mean())
     return accuracies
-
-
-def choose(labels: Int[Tensor, " n"], limit: int) -> Int[Tensor, " chosen"]:
-    """Indices, in order, of up to `limit` images: the same share of every class, and always the same images.
-
-    >>> labels = torch.tensor([0] * 60 + [1] * 40)
-    >>> labels[choose(labels, 10)].tolist()
-    [0, 0, 0, 0, 0, 0, 1, 1, 1, 1]
-    """
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    member = F.one_hot(labels[order])
-    rank = (member.cumsum(0) * member).sum(1)
-    # How far into its class each image comes, from 0 to 1: the earliest of all classes are taken.
-    depth = (rank - 0.5) / member.sum(0)[labels[order]]
-    return order[depth.argsort(stable=True)[:limit]].sort().values
-
-
-def rotate(images: Float[Tensor, "n channels side side"], angle: float) -> Float[Tensor, "n channels side side"]:
-    """Images turned by an angle in degrees, counter-clockwise: exact for quarter turns, else bicubic."""
-    if angle % 90 == 0:
-        return torch.rot90(images, int(angle // 90), (-2, -1))
-    return turn(images, torch.full((len(images),), math.radians(angle)))
 
 
 def equivariance_of(model: EquivariantModel, images: Float[Tensor, "n channels side side"]) -> tuple[Report, Report]:

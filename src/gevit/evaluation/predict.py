@@ -16,8 +16,8 @@ from torch import Tensor
 from gevit.data.decode import SUFFIXES, decode
 from gevit.data.listing import image_files
 from gevit.evaluation.evaluate import predict_logits
-from gevit.models.base import EquivariantModel
-from gevit.persistence import ModelInfo, info_of
+from gevit.models.base import EquivariantModel, info_of
+from gevit.models.info import ModelInfo
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gevit.evaluation.metrics import Evaluation, wilson_interval
-
-
-def percent(share: float) -> str:
-    """A share for people.
-
-    >>> percent(0.97154)
-    '97.2%'
-    """
-    return f"{100 * share:.1f}%"
+from gevit.rendering.words import percent, relative_error
 
 
 def percent_interval(share: float, n: int) -> str:
@@ -29,15 +21,6 @@ def percent_interval(share: float, n: int) -> str:
     """
     low, high = wilson_interval(share, n)
     return f"{percent(share)} ({100 * low:.1f} to {100 * high:.1f})"
-
-
-def relative_error(value: float) -> str:
-    """A relative error for people.
-
-    >>> relative_error(2.345e-7), relative_error(0.0)
-    ('2.3e-07', '0')
-    """
-    return f"{value:.1e}" if value else "0"
 
 
 def summary(title: str, result: Evaluation) -> Table:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -12,10 +11,8 @@ from torch import Tensor, nn
 from gevit._checks import check_count, check_image
 from gevit.groups import Group
 from gevit.layers import InvariantPooling
+from gevit.models.info import ModelInfo
 from gevit.models.presets import Preset
-
-if TYPE_CHECKING:
-    from gevit.persistence import ModelInfo
 
 
 class EquivariantModel(nn.Module):
@@ -79,3 +76,10 @@ class EquivariantModel(nn.Module):
     def smallest_image(self) -> int:
         """The smallest height and width that the network takes."""
         return 1
+
+
+def info_of(model: EquivariantModel) -> ModelInfo:
+    """What is known of a model that `load` gave."""
+    if model.info is None:
+        raise ValueError("only a model that was read with gevit.load knows its classes and its normalisation")
+    return model.info

@@ -6,7 +6,7 @@ turns offsets the other way, so its element vectors are reordered by inverses.
 
 Two habits of the authors' code are part of what its weights compute and are kept: the head sums over space before the
 maximum over the group, and a 2x2 max-pool drops the last row and column of odd sizes (which breaks equivariance in
-`pcam` at 96x96). `create_model(...).load_state_dict(official.load(...).state_dict())` has the weights without them.
+`pcam` at 96x96). `build_model(...).load_state_dict(official.load(...).state_dict())` has the weights without them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from gevit._checks import check_choice
 from gevit.layers import Block, GroupAttention, LiftingAttention, MaxPool, Norm
 from gevit.linear import Pointwise
-from gevit.models.registry import SELF_ATTENTION, create_model
+from gevit.models.registry import SELF_ATTENTION, build_model
 from gevit.models.transformer import GroupTransformer
 
 # Buffers of the authors' modules: tables that follow from the group.
@@ -50,7 +50,7 @@ def load(
     if encoding not in ("ge", "gsa"):
         raise ValueError(f"the authors' code has the encodings 'ge' and 'gsa', got {encoding!r}")
     check_choice("model of the authors' code", name, SELF_ATTENTION)
-    model = create_model(name, preset, neighborhood=neighborhood, encoding=encoding, pooling="sum_max")
+    model = build_model(name, preset, neighborhood=neighborhood, encoding=encoding, pooling="sum_max")
     assert isinstance(model, GroupTransformer)
     if model.group.reflections and model.group.rotations > 1:
         warnings.warn(

@@ -12,6 +12,7 @@ from gevit.models.attentive_cnn import alpha_p4_cnn
 from gevit.models.base import EquivariantModel
 from gevit.models.cnn import p4_cnn, z2_cnn
 from gevit.models.cpvt import cpvt
+from gevit.models.info import ModelInfo
 from gevit.models.presets import PRESETS, Preset
 from gevit.models.transformer import GroupTransformer
 
@@ -43,7 +44,7 @@ def list_models() -> list[str]:
     return [*SELF_ATTENTION, *_BASELINES]
 
 
-def create_model(
+def build_model(
     name: str,
     preset: str = "rotmnist",
     in_channels: int | None = None,
@@ -52,9 +53,8 @@ def create_model(
     encoding: str = "ge",
     pooling: str = "max_mean",
     backend: str = "auto",
-    pretrained: bool = False,
 ) -> EquivariantModel:
-    """Build a model by name.
+    """Build a model by name, with random weights; `gevit.create_model` does this and loads trained ones too.
 
     Args:
         name: one of `list_models()`: `z2_sa` (translations only), `r4_sa` ... (rotations), `d4_sa` ... (rotations
@@ -68,26 +68,13 @@ def create_model(
         pooling: `"max_mean"` (the paper) or `"sum_max"` (the authors' code).
         backend: how attention is computed, see `gevit.attention`. This and the three before it are options of the
             self-attention models: a baseline takes only their defaults.
-        pretrained: load the weights that come with the package, in evaluation mode. They bring their own options, and
-            are refused if you ask for others; classes, normalisation and history are the model's `info`.
 
-    >>> model = create_model("r4_sa")
+    >>> model = build_model("r4_sa")
     >>> sum(p.numel() for p in model.parameters())
     44428
     """
     check_choice("model", name, list_models())
     architecture = PRESETS[check_choice("preset", preset, PRESETS)]
-    if pretrained:
-        return _pretrained(
-            name,
-            preset,
-            backend,
-            in_channels=in_channels,
-            num_classes=num_classes,
-            neighborhood=neighborhood,
-            encoding=encoding,
-            pooling=pooling,
-        )
     if in_channels is not None:
         architecture = dataclasses.replace(architecture, in_channels=check_count("in_channels", in_channels))
     if num_classes is not None:
@@ -105,15 +92,18 @@ def create_model(
     )
 
 
-def _pretrained(name: str, preset: str, backend: str, **wanted: object) -> EquivariantModel:
-    from gevit.persistence import info_of, load, pretrained_path  # which builds models with this module
-
-    model = load(pretrained_path(name, preset), backend)
-    for option, value in wanted.items():
-        trained = getattr(info_of(model), option)
-        if value not in (trained, _default(option)):
-            raise ValueError(f"the pretrained {name} has {option}={trained!r}, not {value!r}; leave {option} out")
-    return model
+def build(info: ModelInfo, backend: str = "auto") -> EquivariantModel:
+    """The model that is described, with random weights."""
+    return build_model(
+        info.name,
+        info.preset,
+        in_channels=info.in_channels,
+        num_classes=info.num_classes,
+        neighborhood=info.neighborhood,
+        encoding=info.encoding,
+        pooling=info.pooling,
+        backend=backend,
+    )
 
 
 def _check_defaults(name: str, **options: object) -> None:
@@ -127,4 +117,4 @@ def _check_defaults(name: str, **options: object) -> None:
 
 
 def _default(option: str) -> object:
-    return inspect.signature(create_model).parameters[option].default
+    return inspect.signature(build_model).parameters[option].default

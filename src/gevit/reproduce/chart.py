@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gevit.evaluation.charts import BLUE, FONT, INK, ORANGE, style
 from gevit.evaluation.metrics import wilson_interval
+from gevit.rendering.charts import BLUE, FONT, INK, ORANGE, style
 from gevit.reproduce.results import accuracy_on_test
 from gevit.reproduce.studies.common import GE, GSA, RELATIVE
 from gevit.reproduce.summary import Summary

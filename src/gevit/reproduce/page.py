@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
+from gevit.rendering.charts import inline_svg
+from gevit.rendering.style import STYLE
 from gevit.reproduce.chart import figure
 from gevit.reproduce.markdown import table_header, table_rows
 from gevit.reproduce.summary import Summary
-from gevit.training.report.charts import inline_svg
-from gevit.training.report.style import STYLE
 
 
 def page(summary: Summary) -> str:

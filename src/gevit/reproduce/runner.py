@@ -154,7 +154,8 @@ def _run_name(config: TrainConfig, data: DataSet) -> str:
 
 
 def _by_angle(folder: Path, data: DataSet, images: int, angles: tuple[float, ...]) -> dict[str, float]:
-    from gevit.evaluation.evaluate import accuracy_by_angle, choose
+    from gevit.data.dataset import choose
+    from gevit.evaluation.evaluate import accuracy_by_angle
     from gevit.persistence import load
 
     chosen = choose(data.test.labels, images)
@@ -163,6 +164,6 @@ def _by_angle(folder: Path, data: DataSet, images: int, angles: tuple[float, ...
 
 
 def _duration(seconds: float) -> str:
-    from gevit.training.report.parts import duration
+    from gevit.rendering.words import duration
 
     return duration(seconds)

@@ -151,7 +151,7 @@ class Summary:
 
     def run_table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Every run: the header, and a row each."""
-        from gevit.training.report.parts import duration
+        from gevit.rendering.words import duration
 
         header = ("run", "seed", "training images", "test, %", "validation, %", "epoch kept", "parameters")
         return (*header, "equivariance error", "time"), [
@@ -212,7 +212,7 @@ class Summary:
         ]
 
     def _origin(self) -> str:
-        from gevit.training.report.parts import duration
+        from gevit.rendering.words import duration
 
         results = self.all_results
         machines, versions, commits = (

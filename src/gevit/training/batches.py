@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from gevit.data import Split
+from gevit.data.rotation import rotate_each
 from gevit.training.randomness import For, generator_for
 
 Batch = tuple[Float[Tensor, "batch channels height width"], Int[Tensor, " batch"]]
@@ -75,22 +75,8 @@ class StepBatches(Dataset[Batch]):
         if self.flip:
             images = _where(mirrored < 0.5, images.flip(-1), images)
         if self.rotate:
-            images = _where(turned < 0.5, turn(images, 2 * math.pi * angles), images)
+            images = _where(turned < 0.5, rotate_each(images, 2 * math.pi * angles), images)
         return images
-
-
-def turn(
-    images: Float[Tensor, "batch channels height width"], angles: Float[Tensor, " batch"]
-) -> Float[Tensor, "batch channels height width"]:
-    """Each image, pixels in [0, 1], turned about its centre by its angle in radians, counter-clockwise.
-
-    Bicubic, which blurs less than bilinear: attention is sensitive to sharpness. Outside, the border pixel goes on.
-    """
-    cos, sin, zero = angles.cos(), angles.sin(), torch.zeros_like(angles)
-    aspect = images.shape[-1] / images.shape[-2]
-    matrices = torch.stack([cos, -sin / aspect, zero, sin * aspect, cos, zero], dim=1).view(-1, 2, 3)
-    grid = F.affine_grid(matrices, list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, mode="bicubic", padding_mode="border", align_corners=False).clamp(0, 1)
 
 
 def _where(chosen: Tensor, one: Tensor, other: Tensor) -> Tensor:

@@ -9,9 +9,11 @@ import torch
 from torch import nn
 
 from gevit.data import DataSet
+from gevit.data.dataset import choose
 from gevit.environment import joined
-from gevit.evaluation.evaluate import accuracy_by_angle, choose, equivariance_of, evaluate
-from gevit.persistence import ModelInfo, save
+from gevit.evaluation.evaluate import accuracy_by_angle, equivariance_of, evaluate
+from gevit.models.info import ModelInfo
+from gevit.persistence import save
 from gevit.training.config import TrainConfig
 from gevit.training.display import Display
 from gevit.training.report import RunRecord, write_report

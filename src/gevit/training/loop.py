@@ -26,7 +26,8 @@ from gevit.data import DataSet
 from gevit.environment import environment
 from gevit.evaluation.evaluate import evaluate
 from gevit.models.base import EquivariantModel
-from gevit.persistence import ModelInfo, save
+from gevit.models.info import ModelInfo
+from gevit.persistence import save
 from gevit.training.batches import StepBatches
 from gevit.training.checkpoint import newest_good_checkpoint, save_checkpoint
 from gevit.training.config import TrainConfig

@@ -13,15 +13,20 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from gevit.data import DataSet, open_dataset
-from gevit.evaluation.evaluate import choose
+from gevit.data.dataset import choose
 from gevit.layers import GroupAttention, LiftingAttention
-from gevit.models import list_models
+from gevit.models import PRESETS, list_models
 from gevit.models.base import EquivariantModel
 from gevit.models.cpvt import SelfAttention
-from gevit.persistence import ModelInfo, build, load, pretrained_path
+from gevit.models.info import ModelInfo
+from gevit.models.registry import build
+from gevit.persistence import load
+from gevit.pretrained import pretrained_path
 from gevit.training.config import TrainConfig
 from gevit.training.muon import Muon, hidden_matrices
 from gevit.training.randomness import For, seed_for
+
+SMALL_IMAGE = 40
 
 
 def make_fabric(config: TrainConfig) -> Fabric:
@@ -61,7 +66,7 @@ def describe_model(config: TrainConfig, data: DataSet) -> ModelInfo:
     is_whole = not (config.limit_train or config.limit_valid or config.limit_test)
     return ModelInfo(
         name=config.model,
-        preset=config.preset or data.preset,
+        preset=config.preset or preset_for(data),
         in_channels=data.channels,
         num_classes=len(data.classes),
         neighborhood=config.neighborhood,
@@ -74,6 +79,13 @@ def describe_model(config: TrainConfig, data: DataSet) -> ModelInfo:
         data=data.name,
         trained={"data_digest": data.digest} if is_whole else {},
     )
+
+
+def preset_for(data: DataSet) -> str:
+    """The architecture that was made for such images: that of the named set, else by their size."""
+    if data.name in PRESETS:
+        return data.name
+    return "rotmnist" if data.image_size <= SMALL_IMAGE else "pcam"
 
 
 def make_model(config: TrainConfig, info: ModelInfo) -> EquivariantModel:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gevit.evaluation.charts import BLUE, FONT, GRID, INK, ORANGE, style
+from gevit.rendering.charts import BLUE, FONT, INK, ORANGE, style
 from gevit.training.log import Row
 
 if TYPE_CHECKING:
@@ -48,25 +46,6 @@ def curves_figure(history: History, best_epoch: int) -> Figure:
         _draw(axes, title, history, best_epoch)
         axes.set_title(title, fontsize=FONT + 1, color=INK)
     return figure
-
-
-def inline_svg(figure: Figure, label: str) -> str:
-    """A picture as an element of a page: as wide as there is room, its colours those of the page's theme."""
-    import matplotlib
-
-    file = io.StringIO()
-    # Text stays text; a fixed salt and no date make the same run give the same page.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "gevit"}):
-        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
-    svg = file.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    view = re.search(r'viewBox="[^"]*"', svg)
-    assert view is not None
-    svg = re.sub(r"<svg[^>]*>", f'<svg {view.group()} role="img" aria-label="{label}">', svg, count=1)
-    for color, name in ((BLUE, "blue"), (ORANGE, "orange"), (INK, "ink"), (GRID, "grid")):
-        svg = svg.replace(color, f"var(--{name})")
-    return svg.strip()
 
 
 def _draw(axes: Axes, title: str, history: History, best_epoch: int) -> None:

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from html import escape
 
 from gevit.evaluation.charts import angle_figure
+from gevit.rendering.charts import inline_svg
+from gevit.rendering.style import STYLE
 from gevit.training.report import parts
-from gevit.training.report.charts import curve_figures, inline_svg
+from gevit.training.report.charts import curve_figures
 from gevit.training.report.parts import Table
 from gevit.training.report.record import RunRecord
-from gevit.training.report.style import STYLE
 
 FEW_CLASSES = 10  # whose confusion matrix has room beside another table
 LONG_NAME = 4  # characters; longer names of classes are written upright above a confusion matrix

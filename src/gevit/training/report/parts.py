@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gevit.evaluation.tables import percent, percent_interval, relative_error
+from gevit.evaluation.tables import percent_interval
+from gevit.rendering.words import duration, percent, relative_error
 from gevit.training.report.record import RunRecord
 
 MOST_CLASSES = 20  # of a confusion matrix that can be read
@@ -108,20 +109,6 @@ def angle_table(run: RunRecord) -> Table:
         (f"{angle:g}°", percent_interval(accuracy, run.by_angle_images)) for angle, accuracy in run.by_angle.items()
     ]
     return Table(("turned by", "accuracy (95% interval)"), rows)
-
-
-def duration(seconds: float) -> str:
-    """A time for people.
-
-    >>> duration(42.4), duration(754.0), duration(7260.0)
-    ('42 s', '12 min 34 s', '2 h 1 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return "{} min {} s".format(*divmod(whole, 60))
-    return "{} h {} min".format(*divmod(whole // 60, 60))
 
 
 def _speed(run: RunRecord) -> str:

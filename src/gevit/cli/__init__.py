@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from importlib import metadata
 
 COMMANDS = {
-    "train": ("gevit.training.command", "train a model on a data set or a folder of images; resume a run"),
-    "evaluate": ("gevit.evaluation.evaluate_command", "accuracy, per class and against rotation, of a trained model"),
-    "predict": ("gevit.evaluation.predict_command", "classify image files with a trained model"),
-    "data": ("gevit.data.command", "list, get, verify and look at data sets"),
-    "equivariance": ("gevit.equivariance.command", "measure how exactly models are equivariant, and draw their maps"),
-    "figures": ("gevit.equivariance.figures_command", "the paper's figures, on any weights and any image"),
-    "reproduce": ("gevit.reproduce.command", "the paper's tables run again, its numbers beside ours"),
-    "bench": ("gevit.bench", "time and peak memory of the attention backends, side by side"),
+    "train": ("gevit.cli.train", "train a model on a data set or a folder of images; resume a run"),
+    "evaluate": ("gevit.cli.evaluate", "accuracy, per class and against rotation, of a trained model"),
+    "predict": ("gevit.cli.predict", "classify image files with a trained model"),
+    "data": ("gevit.cli.data", "list, get, verify and look at data sets"),
+    "equivariance": ("gevit.cli.equivariance", "measure how exactly models are equivariant, and draw their maps"),
+    "figures": ("gevit.cli.figures", "the paper's figures, on any weights and any image"),
+    "reproduce": ("gevit.cli.reproduce", "the paper's tables run again, its numbers beside ours"),
+    "bench": ("gevit.cli.bench", "time and peak memory of the attention backends, side by side"),
 }
 
 

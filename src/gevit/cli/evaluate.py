@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gevit.model_arguments import add_model_source, load_from
+from gevit.cli.model_source import add_model_source, load_from
 
 if TYPE_CHECKING:
     from gevit.data import DataSet
-    from gevit.persistence import ModelInfo
+    from gevit.models.info import ModelInfo
 
 ANGLE_IMAGES = 500
 EQUIVARIANCE_IMAGES = 4
@@ -47,9 +47,10 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import Progress
 
+    from gevit.data.dataset import choose
     from gevit.evaluation import tables
-    from gevit.evaluation.evaluate import accuracy_by_angle, choose, equivariance_of, equivariance_rows, evaluate
-    from gevit.persistence import info_of
+    from gevit.evaluation.evaluate import accuracy_by_angle, equivariance_of, equivariance_rows, evaluate
+    from gevit.models.base import info_of
 
     for name, least in (("limit", 1), ("angles", 0), ("batch_size", 1)):
         value = getattr(args, name)

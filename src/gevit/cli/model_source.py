@@ -24,7 +24,9 @@ def add_model_source(parser: argparse.ArgumentParser) -> None:
 
 def load_from(args: argparse.Namespace) -> EquivariantModel:
     """The model that these flags name, in evaluation mode, with its `info`."""
-    from gevit.persistence import info_of, load, pretrained_path
+    from gevit.models.base import info_of
+    from gevit.persistence import load
+    from gevit.pretrained import pretrained_path
 
     if args.checkpoint and args.pretrained:
         raise ValueError("--checkpoint and --pretrained both name weights: leave one of them out")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gevit.model_arguments import add_model_source, load_from
+from gevit.cli.model_source import add_model_source, load_from
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -61,7 +61,7 @@ def _table(predictions: Sequence[Prediction]) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    from gevit.evaluation.tables import percent
+    from gevit.rendering.words import percent
 
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("file", overflow="fold")

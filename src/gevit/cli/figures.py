@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gevit.model_arguments import add_model_source, load_from
+from gevit.cli.model_source import add_model_source, load_from
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -154,7 +154,7 @@ def _gsa_model(args: argparse.Namespace) -> tuple[EquivariantModel, dict[str, An
 def _random_model(args: argparse.Namespace, name: str, encoding: str) -> tuple[EquivariantModel, dict[str, Any]]:
     import torch
 
-    from gevit.models import create_model
+    from gevit.pretrained import create_model
 
     torch.manual_seed(args.seed)
     model = create_model(name, args.preset, encoding=encoding, backend=args.backend)
@@ -165,7 +165,7 @@ def _random_model(args: argparse.Namespace, name: str, encoding: str) -> tuple[E
 def _known(args: argparse.Namespace, model: EquivariantModel) -> tuple[EquivariantModel, dict[str, Any]]:
     import torch
 
-    from gevit.persistence import info_of
+    from gevit.models.base import info_of
 
     info = info_of(model)
     facts = {"model": info.name, "encoding": info.encoding, "weights": f"trained, {info.data}", "dtype": args.dtype}
