@@ -339,14 +339,14 @@ def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
 
 
 def test_only_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
-    for name in (".model.123.safetensors", ".README.md.swp", ".hidden"):
+    for name in (".gevit-0123456789abcdef.safetensors", ".notes.2024.txt", ".hidden"):
         (tmp_path / name).touch()
     (tmp_path / "checkpoints").mkdir()
-    (tmp_path / "checkpoints" / ".step-000000012.77.safetensors").touch()
+    (tmp_path / "checkpoints" / ".gevit-fedcba9876543210.safetensors").touch()
     claim_folder(TrainConfig(out=str(tmp_path)))
     assert sorted(path.name for path in tmp_path.rglob("*")) == [
-        ".README.md.swp",
         ".hidden",
+        ".notes.2024.txt",
         "checkpoints",
         "config.yaml",
     ]

@@ -1,12 +1,22 @@
-"""Files that are whole or not there: written aside, then renamed."""
+"""Files that are whole or not there, folders that one process at a time may write to, and nothing but files read.
+
+A file is written aside, under the name `.gevit-RANDOM.SUFFIX` in the same folder, and then renamed. A process that is
+killed leaves that name behind; `is_left_over` knows it from the files of others.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import re
+import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
+
+_ASIDE = re.compile(r"\.gevit-[0-9a-f]{16}(\.[^.]+)?")
 
 
 @contextlib.contextmanager
@@ -24,9 +34,11 @@ def write_aside(path: str | Path) -> Iterator[Path]:
     'hello'
     """
     path = Path(path)
-    aside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    aside = path.with_name(f".gevit-{secrets.token_hex(8)}{path.suffix}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # The name cannot be guessed, and must be new: nobody can lay a link there for us to follow.
+        os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         yield aside
         with aside.open("rb+") as file:
             os.fsync(file.fileno())
@@ -37,3 +49,64 @@ def write_aside(path: str | Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             aside.unlink()
+
+
+def is_left_over(path: Path) -> bool:
+    """Whether `write_aside` gave this name: if nobody is writing, a process was killed and left it half-written.
+
+    >>> is_left_over(Path("run/.gevit-0123456789abcdef.json")), is_left_over(Path("run/.notes.2024.txt"))
+    (True, False)
+    """
+    return _ASIDE.fullmatch(path.name) is not None
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock at `path`, an empty file that stays; the lock of a process that is killed is free.
+
+    Raises:
+        BlockingIOError: another process holds it.
+        OSError: something else than a file is there, or it cannot be made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if os.name != "posix":
+        yield
+        return
+    import fcntl
+
+    try:
+        # Neither truncated nor followed: what a link points to is not ours.
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot lock {path}, expected a file: {_reason(error)}") from error
+    try:
+        if not stat.S_ISREG(os.fstat(lock).st_mode):
+            raise OSError(f"cannot lock {path}, expected a file: it is {_kind(os.fstat(lock).st_mode)}")
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # forked workers do not inherit it, as they would flock's
+        except OSError as error:
+            raise BlockingIOError(
+                f"another process is at work in {path.parent}; wait for it, or stop it, and start again"
+            ) from error
+        yield
+    finally:
+        os.close(lock)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file for reading; a pipe, socket or device, which might never answer, is refused with `ValueError`."""
+    file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    mode = os.fstat(file).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(file)
+        raise ValueError(f"expected a file, it is {_kind(mode)}")
+    return os.fdopen(file, "rb")
+
+
+def _reason(error: OSError) -> str:
+    return "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror or str(error)
+
+
+def _kind(mode: int) -> str:
+    names = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+    return names.get(stat.S_IFMT(mode), "a device")

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gevit.files import is_left_over
 from gevit.reproduce.budgets import config_of
 from gevit.reproduce.results import Result, write_result
 from gevit.reproduce.store import read_results, result_path, settings_of
@@ -55,7 +56,7 @@ def run_study(study: Study, budget: str, seeds: int, place: Workplace, say: Call
     """
     wanted = [(cell, seed) for seed in range(seeds) for cell in study.runs]
     folder = place.folder(study, budget)
-    for leftover in folder.glob(".*_seed*.json"):  # of a process that was killed while it wrote
+    for leftover in filter(is_left_over, folder.glob(".*")):  # of a process that was killed while it wrote
         leftover.unlink()
     there = [result for results in read_results(study, budget, folder).values() for result in results]
     runs = {(result.run, result.seed) for result in there}

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gevit.files import write_aside
+from gevit.files import is_left_over, write_aside
 from gevit.training.config import TrainConfig, read_yaml
 
 CONFIG, CHECKPOINTS, LOCK = "config.yaml", "checkpoints", "lock"
@@ -21,8 +20,6 @@ MAY_CHANGE = {
     *("checkpoint_seconds", "wandb"),
 }
 FIXED = {field.name for field in dataclasses.fields(TrainConfig)} - MAY_CHANGE
-# The names that `write_aside` gives, with the number of the process that wrote.
-ASIDE = re.compile(r"\.[\w-]+\.\d+\.\w+")
 
 
 def resumed_config(folder: Path, given: dict[str, Any]) -> TrainConfig:
@@ -69,7 +66,7 @@ def claim_folder(config: TrainConfig) -> None:
     """Make the folder, write the settings, and clear away what a killed process left half-written."""
     folder = config.folder
     for path in [*folder.glob(".*"), *(folder / CHECKPOINTS).glob(".*")]:
-        if ASIDE.fullmatch(path.name):
+        if is_left_over(path):
             path.unlink()
     with write_aside(folder / CONFIG) as aside:
         aside.write_text(config.to_yaml(), encoding="utf-8")
