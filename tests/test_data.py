@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -8,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 
 from gevit.data import list_datasets, load_digits, normalize_digits, open_dataset
-from gevit.data.dataset import DataSet, MemorySplit, stratified_split
-from gevit.data.npz import write_splits
+from gevit.data.dataset import DataSet, MemorySplit, Split, is_other_data, stratified_split
 from gevit.data.preview import save_sheet
 from gevit.data.rotation import rotate_digits
+from gevit.data.rotmnist import write_splits
 from gevit.data.storage import data_root, record_files
 
 
@@ -113,6 +115,48 @@ def test_labels_must_be_of_the_classes() -> None:
         data_set(memory_split()).split("tests")
 
 
+def test_the_digest_follows_what_is_learned_and_not_the_words() -> None:
+    data = data_set(memory_split())
+    renamed = dataclasses.replace(data, name="another name", note="other words", drawn=("train",), whole=False)
+    assert renamed.digest == data.digest
+    plain = memory_split()
+    pixels = plain.images(torch.arange(6)).mul(255).byte()
+    others = {
+        "other pixels": {"train": MemorySplit(pixels.flip(-1), plain.labels)},
+        "labels exchanged": {"train": MemorySplit(pixels, plain.labels.flip(0))},
+        "other test images": {"test": MemorySplit(pixels.flip(0), plain.labels)},
+        "a part of the test images": {"test": plain.subset(torch.tensor([0, 1]))},
+        "another part of them": {"test": plain.subset(torch.tensor([0, 3]))},
+        "other names of classes": {"classes": ("b", "a")},
+        "another normalisation": {"mean": (0.4,)},
+    }
+    digests = {what: dataclasses.replace(data, **change).digest for what, change in others.items()}  # type: ignore[arg-type]
+    digests |= {"another size": data.resized(4).digest}
+    assert len({data.digest, *digests.values()}) == 1 + len(digests)
+    assert all(is_other_data(data.digest, digest) for digest in digests.values())
+
+
+def test_digests_of_earlier_versions_say_nothing() -> None:
+    digest = data_set(memory_split()).digest
+    assert not is_other_data(digest, "0" * 64)
+    assert not is_other_data("0" * 64, digest)
+    assert not is_other_data(None, digest)
+    assert is_other_data("0" * 64, "1" * 64), "but they can be compared with one another"
+
+
+def test_a_split_of_any_kind_has_a_fingerprint() -> None:
+    class Shaded(Split):
+        labels = torch.arange(130) % 2
+
+        def __init__(self, last: float) -> None:
+            self.last = last
+
+        def _read(self, indices: Tensor) -> Tensor:
+            return torch.where(indices < 129, 0.5, self.last)[:, None, None, None].expand(-1, 1, 2, 2)
+
+    assert Shaded(0.5).fingerprint() == Shaded(0.5).fingerprint() != Shaded(0.25).fingerprint()
+
+
 def test_stratified_split_keeps_the_classes_in_proportion() -> None:
     labels = torch.tensor([0] * 100 + [1] * 50 + [2] * 4)
     parts = stratified_split(labels, (0.1, 0.2), seed=3)
@@ -129,7 +173,7 @@ def test_names() -> None:
         open_dataset("rotminst")
     with pytest.raises(FileNotFoundError, match="no folder nowhere/at_all"):
         open_dataset("nowhere/at_all")
-    with pytest.raises(ValueError, match="is a file; expected a folder"):
+    with pytest.raises(ValueError, match="is no folder; expected a folder of images"):
         open_dataset(__file__)
 
 

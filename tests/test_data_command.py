@@ -76,6 +76,15 @@ def test_preview(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         gevit_data("preview", "digits", "--split", "exam", "--out", out)
 
 
+def test_sheets_that_no_memory_holds_are_refused(tmp_path: Path) -> None:
+    out = tmp_path / "sheet.png"
+    for flags in (["--image-size", "100000"], ["--image-size", "4000", "--rows", "20"]):
+        with pytest.raises(ValueError, match="image_size must be at most|the sheet would have .* pixels.*--rows"):
+            gevit_data("preview", "digits", *flags, "--out", out)
+    assert not out.exists()
+    assert gevit_data("preview", "digits", "--split", "test", "--rows", "1000000", "--out", out) == 0
+
+
 def test_a_contact_sheet_shows_the_first_images_of_each_class() -> None:
     dataset = open_dataset("digits")
     sheet = np.asarray(contact_sheet(dataset, "valid", count=3).convert("L"))
@@ -108,7 +117,7 @@ def test_many_classes_make_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 def test_flags_are_declared_without_torch() -> None:
     code = (
-        "import argparse, sys; from gevit.data import command; command.add_arguments(argparse.ArgumentParser());"
+        "import argparse, sys; from gevit.cli import data; data.add_arguments(argparse.ArgumentParser());"
         "sys.exit(any(name in sys.modules for name in ('torch', 'PIL', 'h5py', 'pooch', 'rich')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gevit.data import load_digits, open_dataset, rebuilt
-from gevit.data.download import Source, obtained
-from gevit.data.upkeep import prepare
+from gevit.data import load_digits, open_dataset, rotmnist
+from gevit.data.catalog import prepare
+from gevit.data.storage import Source, obtained
 
 CONTENT = os.urandom(200_000)
 MD5 = hashlib.md5(CONTENT).hexdigest()
@@ -102,21 +102,21 @@ def test_prepare_downloads_checks_builds_and_records(
             packed = gzip.compress(data)
             (tmp_path / "site" / "right" / f"{name}.gz").write_bytes(packed)
             sums[name] = (hashlib.md5(packed).hexdigest(), hashlib.md5(data).hexdigest())
-    monkeypatch.setattr(rebuilt, "MNIST", sums)
-    monkeypatch.setattr(rebuilt, "MIRRORS", (f"{site}/missing/", f"{site}/right/"))
+    monkeypatch.setattr(rotmnist, "MNIST", sums)
+    monkeypatch.setattr(rotmnist, "MIRRORS", (f"{site}/missing/", f"{site}/right/"))
     for name, size in (("TRAIN", 40), ("VALID", 10), ("TEST", 20)):
-        monkeypatch.setattr(rebuilt, name, size)
+        monkeypatch.setattr(rotmnist, name, size)
     root = tmp_path / "root"
     prepare("rotmnist-rebuilt", root)
     assert sorted(os.listdir(root)) == ["rotmnist-rebuilt.sha256.json", "rotmnist_rebuilt.npz"]
     assert len(open_dataset("rotmnist-rebuilt", root).train) == 40
 
-    monkeypatch.setattr(rebuilt, "MIRRORS", ())
+    monkeypatch.setattr(rotmnist, "MIRRORS", ())
     prepare("rotmnist-rebuilt", root)  # there and right: nothing is downloaded
     stored = root / "rotmnist_rebuilt.npz"
     stored.write_bytes(stored.read_bytes()[:-1])
     with pytest.raises(OSError, match="cannot download"):
         prepare("rotmnist-rebuilt", root)
-    monkeypatch.setattr(rebuilt, "MIRRORS", (f"{site}/right/",))
+    monkeypatch.setattr(rotmnist, "MIRRORS", (f"{site}/right/",))
     prepare("rotmnist-rebuilt", root)
     assert len(open_dataset("rotmnist-rebuilt", root).train) == 40

@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 import torch
 
-from gevit.data import cifar10, load_digits, open_dataset, pcam, rebuilt, rotmnist
-from gevit.data.dataset import Split
-from gevit.data.download import Source
+from gevit.data import cifar10, load_digits, open_dataset, pcam, rotmnist
+from gevit.data.catalog import prepare, verify
+from gevit.data.dataset import Split, is_other_data
 from gevit.data.rotation import rotate_digits
-from gevit.data.upkeep import prepare, verify
+from gevit.data.storage import Source
 from tests.outside import reference
 
 NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -149,9 +149,9 @@ def small_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         gzip.decompress((folder / "t10k-labels-idx1-ubyte.gz").read_bytes())
     )
     (folder / "t10k-labels-idx1-ubyte.gz").unlink()
-    monkeypatch.setattr(rebuilt, "MNIST", sums)
+    monkeypatch.setattr(rotmnist, "MNIST", sums)
     for name, size in (("TRAIN", 40), ("VALID", 10), ("TEST", 20)):
-        monkeypatch.setattr(rebuilt, name, size)
+        monkeypatch.setattr(rotmnist, name, size)
     return folder
 
 
@@ -371,6 +371,45 @@ def test_pcam_can_be_read_in_other_processes(tmp_path: Path) -> None:
     assert everything(pickle.loads(pickle.dumps(split))).sum().item() == total
 
 
+def test_pcam_reads_no_other_file(tmp_path: Path) -> None:
+    write_pcam(tmp_path, (4, 4, 4))
+    x = tmp_path / "camelyonpatch_level_2_split_valid_x.h5"
+    shape = (4, 96, 96, 3)
+    (tmp_path / "secret").write_bytes(bytes(4 * 96 * 96 * 3))
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["x"] = np.zeros(shape, np.uint8)
+
+    def external_storage(file: h5py.File) -> None:
+        file.create_dataset("x", shape, np.uint8, external=[(str(tmp_path / "secret"), 0, h5py.h5f.UNLIMITED)])
+
+    def external_link(file: h5py.File) -> None:
+        file["x"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "x")
+
+    def soft_link_to_it(file: h5py.File) -> None:
+        file["far"] = h5py.ExternalLink(str(tmp_path / "other.h5"), "x")
+        file["x"] = h5py.SoftLink("far")
+
+    def virtual(file: h5py.File) -> None:
+        layout = h5py.VirtualLayout(shape, np.uint8)
+        layout[:] = h5py.VirtualSource(str(tmp_path / "other.h5"), "x", shape=shape)
+        file.create_virtual_dataset("x", layout)
+
+    for write in (external_storage, external_link, soft_link_to_it, virtual):
+        with h5py.File(x, "w") as file:
+            write(file)
+        with pytest.raises(ValueError, match=f"cannot read {x}.*x must be (stored in this file|a data set)"):
+            open_dataset("pcam", tmp_path)
+
+
+def test_the_digest_of_pcam_notices_other_images(tmp_path: Path) -> None:
+    write_pcam(tmp_path, (4, 4, 4))
+    digest = open_dataset("pcam", tmp_path).digest
+    assert open_dataset("pcam", tmp_path).digest == digest
+    with h5py.File(tmp_path / "camelyonpatch_level_2_split_test_x.h5", "r+") as file:
+        file["x"][2] = 255 - file["x"][2]
+    assert is_other_data(open_dataset("pcam", tmp_path).digest, digest)
+
+
 def test_wrong_pcam_files(tmp_path: Path) -> None:
     write_pcam(tmp_path)
     x, y = (tmp_path / f"camelyonpatch_level_2_split_valid_{letter}.h5" for letter in "xy")
@@ -381,7 +420,7 @@ def test_wrong_pcam_files(tmp_path: Path) -> None:
             open_dataset("pcam", tmp_path)
     with h5py.File(x, "w") as file:
         file["pictures"] = np.zeros(3)
-    with pytest.raises(ValueError, match=f"cannot read {x}.*object 'x' doesn't exist"):
+    with pytest.raises(ValueError, match=f"cannot read {x}.*it has no data set x"):
         open_dataset("pcam", tmp_path)
     with h5py.File(x, "w") as file:
         file["x"] = np.zeros((7, 96, 96, 3), np.uint8)
@@ -499,7 +538,7 @@ def test_real_data(name: str, sizes: tuple[int, int, int]) -> None:
 
 def test_the_recipe_is_that_of_the_real_rebuilt_file() -> None:
     path = reference("data", "rotmnist_rebuilt.npz")
-    random = np.random.default_rng(rebuilt.SEED)
+    random = np.random.default_rng(rotmnist.SEED)
     source, degrees = random.permutation(70_000)[:62_000], random.uniform(0, 360, 62_000)
     with np.load(path) as arrays:
         np.testing.assert_array_equal(arrays["src_index"], source)

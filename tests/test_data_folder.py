@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import os
+import threading
+import time
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageFile
 
 from gevit import cli
 from gevit.data import folder, open_dataset
-from gevit.data.decode import decode, probe
+from gevit.data.dataset import is_other_data
+from gevit.data.decode import decode, probe, without_bomb_warnings
 
 RED, BLUE = (200, 30, 10), (10, 60, 220)
 
@@ -281,7 +286,7 @@ def test_corrupt_files_are_named(two_classes: Path) -> None:
     (two_classes / "cells" / "000.png").write_bytes(b"no image at all")
     with pytest.raises(ValueError, match="7 of 66 images in .* cannot be decoded: .*; and 2 more.*skip_corrupt=True"):
         open_dataset(str(two_classes))
-    with pytest.raises(ValueError, match=r"cells/000.png \(cannot identify image file .*cells/200.png \("):
+    with pytest.raises(ValueError, match=r"cells/000.png \(it is no image .*cells/200.png \("):
         open_dataset(str(two_classes))
 
 
@@ -366,3 +371,139 @@ def test_incomplete_splits(tmp_path: Path) -> None:
     fill(tmp_path / "val" / "a", 3)
     with pytest.raises(ValueError, match="has both val and valid; expected one valid folder"):
         open_dataset(str(tmp_path))
+
+
+# What would take too much, never end, or lead elsewhere
+
+
+def declared(path: Path, width: int, height: int) -> Path:
+    """A small PNG whose header declares this size."""
+    save(Image.new("L", (1, 1)), path)
+    content = bytearray(path.read_bytes())
+    content[16:24] = width.to_bytes(4, "big") + height.to_bytes(4, "big")
+    content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("size", [(8_001, 8_000), (13_000, 13_000), (60_000, 60_000)])
+def test_images_of_too_many_pixels_are_refused_by_their_header(size: tuple[int, int], two_classes: Path) -> None:
+    path = declared(two_classes / "cells" / "huge.png", *size)
+    with pytest.raises(ValueError, match=r"cells/huge.png \(it has .*64,000,000.*; scale it down"):
+        open_dataset(str(two_classes))
+    with without_bomb_warnings(), pytest.raises(ValueError, match="64,000,000"):
+        decode(path, 8, 1)
+
+
+def test_only_so_many_pixels_are_decoded_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        fill(tmp_path / name, 8, (30, 20))
+    monkeypatch.setattr(folder, "MOST_PIXELS", 2 * 600)
+    at_once, most = 0, 0
+    lock = threading.Lock()
+
+    def counted(path: Path, size: int, channels: int) -> np.ndarray:
+        nonlocal at_once, most
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+        time.sleep(0.005)  # for others to come, if they may
+        with lock:
+            at_once -= 1
+        return decode(path, size, channels)
+
+    monkeypatch.setattr(folder, "decode", counted)
+    open_dataset(str(tmp_path), image_size=8)
+    assert most == 2
+
+
+def test_sizes_that_no_memory_holds_are_refused(two_classes: Path) -> None:
+    for name in ("digits", str(two_classes)):
+        with pytest.raises(ValueError, match="image_size must be at most 8,000, got 100,000"):
+            open_dataset(name, image_size=100_000)
+
+
+def test_a_large_jpeg_is_decoded_at_a_fraction_of_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ramp = Image.fromarray(np.tile(np.arange(256, dtype=np.uint8).repeat(4), (1024, 1)))
+    path = save(ramp, tmp_path / "ramp.jpg", quality=95)
+    loaded: list[tuple[int, int]] = []
+    load = ImageFile.ImageFile.load
+
+    def noted(self: ImageFile.ImageFile) -> Any:
+        loaded.append(self.size)
+        return load(self)
+
+    monkeypatch.setattr(ImageFile.ImageFile, "load", noted)
+    pixels = decode(path, 32, 1)[0].astype(int)
+    assert set(loaded) == {(128, 128)}
+    expected = decode(save(ramp, tmp_path / "ramp.png"), 32, 1)[0].astype(int)
+    assert np.abs(pixels - expected).max() <= 2
+
+
+def test_the_first_frame_of_an_animation_is_read(tmp_path: Path) -> None:
+    frames = [Image.new("L", (4, 4), shade) for shade in (50, 200)]
+    path = save(frames[0], tmp_path / "moving.gif", save_all=True, append_images=frames[1:])
+    assert (decode(path, 4, 1) == 50).all()
+
+
+def test_what_is_no_file_is_not_waited_for(two_classes: Path) -> None:
+    os.mkfifo(two_classes / "cells" / "pipe.png")
+    assert len(open_dataset(str(two_classes)).train) == 48
+    with pytest.raises(ValueError, match="expected a file, it is a pipe"):
+        decode(two_classes / "cells" / "pipe.png", 8, 1)
+
+
+def test_formats_that_run_programs_are_not_opened(tmp_path: Path) -> None:
+    path = save(halves(), tmp_path / "picture.eps")
+    with pytest.raises(ValueError, match="no image of a known format"):
+        probe(path)
+
+
+def test_what_archivers_leave_behind_is_no_class(two_classes: Path) -> None:
+    for junk in ("__MACOSX", "@eaDir", ".ipynb_checkpoints"):
+        fill(two_classes / junk, 3)
+        fill(two_classes / "cells" / junk, 3)
+        fill(two_classes / junk / "cells", 3)
+    (two_classes / "Thumbs.db").touch()
+    dataset = open_dataset(str(two_classes))
+    assert dataset.classes == ("cells", "empty")
+    assert len(dataset.train) == 48
+
+
+def test_a_class_that_is_not_utf8_is_refused_when_the_folder_is_opened(two_classes: Path) -> None:
+    fill(Path(os.fsdecode(bytes(two_classes) + b"/caf\xe9")), 3)
+    with pytest.raises(ValueError, match="class folder .*caf.* is not UTF-8.*rename it") as raised:
+        open_dataset(str(two_classes))
+    str(raised.value).encode()  # can be printed
+
+
+@pytest.mark.parametrize("name", ["photos.zip", "photos.tar.gz", "photos.TGZ"])
+def test_an_archive_is_to_be_unpacked(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).touch()
+    with pytest.raises(ValueError, match="unpack it"):
+        open_dataset(str(tmp_path / name))
+
+
+# Other images
+
+
+def test_the_digest_notices_other_pixels_and_other_labels(tmp_path: Path) -> None:
+    for split in ("train", "valid", "test"):
+        for number, name in enumerate(("a", "b")):
+            fill(tmp_path / split / name, 3, start=100 * number)
+    digest = open_dataset(str(tmp_path)).digest
+    for split in ("train", "valid", "test"):
+        path = tmp_path / split / "a" / "001.png"
+        before = path.read_bytes()
+        save(Image.new("L", (12, 12), 11), path)
+        assert is_other_data(open_dataset(str(tmp_path)).digest, digest)
+        path.write_bytes(before)
+    one, two = (tmp_path / "train" / name for name in ("a/001.png", "b/101.png"))
+    contents = [path.read_bytes() for path in (two, one)]
+    for path, content in zip((one, two), contents, strict=True):
+        path.write_bytes(content)
+    assert is_other_data(open_dataset(str(tmp_path)).digest, digest), "two images exchanged their labels"
+    for path, content in zip((two, one), contents, strict=True):
+        path.write_bytes(content)
+    tmp_path.rename(tmp_path.with_name("elsewhere"))
+    assert open_dataset(str(tmp_path.with_name("elsewhere"))).digest == digest

@@ -292,6 +292,7 @@ class TestEvaluateCommand:
             assert f"not the {split} images of then, and may include images that it was trained on" in text
             assert "put the images into folders train, valid and test" in text
         assert warnings() == [], "models of earlier versions do not know their data"
+        assert warnings(data_digest="0" * 64) == [], "or know it in a way that says nothing"
         shades(tmp_path / "others", 5)
         assert warnings(data="others", data_digest=digest) == []
         for split, count in (("train", 6), ("test", 1)):

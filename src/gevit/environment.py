@@ -73,9 +73,14 @@ def _commit() -> str:
 
 
 @contextlib.contextmanager
-def needs(package: str) -> Iterator[None]:
-    """Say how to install `package` if an import in the block fails."""
+def needs(package: str, extra: str = "train") -> Iterator[None]:
+    """Say how to install an optional `package` if an import of it in the block fails.
+
+    Args:
+        package: as users know it.
+        extra: the part of gevit's optional dependencies that brings it.
+    """
     try:
         yield
     except ImportError as error:
-        raise ImportError(f"this data needs {package} ({error}); pip install 'gevit[train]'") from error
+        raise ImportError(f"this needs {package} ({error}); pip install 'gevit[{extra}]'") from error

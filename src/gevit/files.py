@@ -13,8 +13,8 @@ import re
 import secrets
 import stat
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 _ASIDE = re.compile(r"\.gevit-[0-9a-f]{16}(\.[^.]+)?")
 
@@ -93,7 +93,7 @@ def locked(path: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open a file for reading; a pipe, socket or device, which might never answer, is refused with `ValueError`."""
     file = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     mode = os.fstat(file).st_mode

@@ -87,14 +87,14 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _prepare(args: argparse.Namespace) -> int:
-    from gevit.data.upkeep import prepare
+    from gevit.data.catalog import prepare
 
     print(prepare(args.name, args.data_root, args.file))
     return 0
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from gevit.data.upkeep import BAD, kept_datasets, verify
+    from gevit.data.catalog import BAD, kept_datasets, verify
 
     names = [args.name] if args.name else kept_datasets(args.data_root)
     findings = [finding for name in names for finding in verify(name, args.data_root)]

@@ -130,8 +130,10 @@ def _open(args: argparse.Namespace, info: ModelInfo) -> DataSet:
 
 def _doubts(info: ModelInfo, data: DataSet, split: str) -> list[str]:
     """Why the numbers may flatter the model."""
+    from gevit.data.dataset import is_other_data
+
     trained_on = info.trained.get("data_digest")  # models of earlier versions do not know
-    if data.name != info.data or split not in data.drawn or trained_on in (None, data.digest):
+    if data.name != info.data or split not in data.drawn or not is_other_data(trained_on, data.digest):
         return []
     return [
         f"the folder {data.name} has changed since the model was trained on it, and its splits are drawn anew whenever "

@@ -1,4 +1,4 @@
-"""The named data sets: what they are, where their files lie, and how they are opened and prepared.
+"""The named data sets: what they are and where their files lie; they are opened, prepared and verified here.
 
 Light to import: the module that reads a set is imported when the set is opened.
 """
@@ -6,18 +6,22 @@ Light to import: the module that reads a set is imported when the set is opened.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from gevit.data.storage import data_root, recorded_files
+from gevit.data.storage import checksum, data_root, record_files, recorded_files
 
 if TYPE_CHECKING:
     from gevit.data.dataset import DataSet
 
 # Larger files are only compared by size when they are opened; `gevit data verify` reads them all.
 HASHED_AT_OPEN = 512 * 2**20
+BAD = ("changed", "missing", "unreadable")
+ARCHIVES = re.compile(r"\.(zip|7z|rar|tgz|tbz2?|txz|(tar(\.\w+)?))$")
 
 
 @dataclass(frozen=True)
@@ -26,14 +30,15 @@ class Entry:
 
     Attributes:
         name: its name.
-        module: the module of `gevit.data` with its `read(folder)` and, unless embedded, `prepare(root, file)`.
+        module: the module of `gevit.data` with its `read(folder)`; unless embedded, `prepare(root, file)`; and, if
+            checksums of its files were published, their md5 by name as `PUBLISHED`.
         images: how many there are in the full set.
         classes: how many there are.
         shape: of an image.
         source: where it comes from.
         folders: where its files may lie under the root; the first is where they are put.
         files: names or patterns of the files that must be there.
-        official: published md5 of files, by name.
+        variant: where a module has several sets, which it is: its functions are `read_VARIANT` and `prepare_VARIANT`.
         embedded: whether it comes with the package.
     """
 
@@ -45,7 +50,7 @@ class Entry:
     source: str
     folders: tuple[str, ...] = ("",)
     files: tuple[str, ...] = ()
-    official: Mapping[str, str] = field(default_factory=dict)
+    variant: str = ""
     embedded: bool = False
 
     def found(self, root: Path) -> list[Path]:
@@ -77,25 +82,35 @@ class Entry:
         """The command that gets it."""
         return f"gevit data prepare {self.name} --data-root {root}"
 
-    def reader(self) -> Any:
-        """Its module."""
+    def read(self, folder: Path) -> DataSet:
+        """Read it from the folder with its files."""
+        dataset: DataSet = self._function("read")(folder)
+        return dataset
+
+    def prepare(self, root: Path, file: Path | None) -> None:
+        """Download it to the root, or take it from `file`."""
+        self._function("prepare")(root, file)
+
+    @property
+    def published(self) -> Mapping[str, str]:
+        """The md5 of its files that were published, by name."""
+        md5: Mapping[str, str] = getattr(self._module, "PUBLISHED", {})
+        return md5
+
+    @property
+    def _module(self) -> ModuleType:
         return importlib.import_module(f"gevit.data.{self.module}")
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        function: Callable[..., Any] = getattr(self._module, f"{name}_{self.variant}" if self.variant else name)
+        return function
 
     def _places(self, root: Path) -> list[Path]:
         return [(Path(__file__).parent if self.embedded else root) / folder for folder in self.folders]
 
     def _matches(self, folder: Path) -> dict[str, list[Path]]:
-        return {name: sorted(folder.glob(name)) for name in self.files}
+        return {name: sorted(path for path in folder.glob(name) if path.is_file()) for name in self.files}
 
-
-PCAM_MD5 = {
-    "camelyonpatch_level_2_split_train_x.h5": "01844da899645b4d6f84946d417ba453",
-    "camelyonpatch_level_2_split_train_y.h5": "0781386bf6c2fb62d58ff18891466aca",
-    "camelyonpatch_level_2_split_valid_x.h5": "81cf9680f1724c40673f10dc88e909b1",
-    "camelyonpatch_level_2_split_valid_y.h5": "94d8aacc249253159ce2a2e78a86e658",
-    "camelyonpatch_level_2_split_test_x.h5": "2614b2e6717d6356be141d9d6dbfcb7e",
-    "camelyonpatch_level_2_split_test_y.h5": "11ed647efe9fe457a4eb45df1dba19ba",
-}
 
 CATALOG = {
     entry.name: entry
@@ -106,20 +121,19 @@ CATALOG = {
             5_000,
             10,
             "1x28x28",
-            "MNIST, turned; in gevit",
+            "MNIST, rotated; in gevit",
             files=("digits.npz",),
-            official={"digits.npz": "11def57eb666ead6d8efa9a9ff9c2218"},
             embedded=True,
         ),
         Entry(
             "digits-upright",
-            "upright",
+            "digits",
             5_000,
             10,
             "1x28x28",
             "MNIST; in gevit",
+            variant="upright",
             files=("digits.npz",),
-            official={"digits.npz": "11def57eb666ead6d8efa9a9ff9c2218"},
             embedded=True,
         ),
         Entry(
@@ -133,11 +147,12 @@ CATALOG = {
         ),
         Entry(
             "rotmnist-rebuilt",
-            "rebuilt",
+            "rotmnist",
             62_000,
             10,
             "1x28x28",
-            "MNIST, turned; unofficial",
+            "MNIST, rotated; unofficial",
+            variant="rebuilt",
             files=("rotmnist_rebuilt.npz",),
         ),
         Entry(
@@ -158,8 +173,9 @@ CATALOG = {
             "3x96x96",
             "Veeling et al. 2018",
             folders=("pcam", ""),
-            files=tuple(PCAM_MD5),
-            official=PCAM_MD5,
+            files=tuple(
+                f"camelyonpatch_level_2_split_{split}_{x}.h5" for split in ("train", "valid", "test") for x in "xy"
+            ),
         ),
     )
 }
@@ -202,7 +218,7 @@ def open_dataset(
     place = data_root(root)
     folder = entry.folder(place)
     _check_recorded(entry, place)
-    dataset: DataSet = entry.reader().read(folder)
+    dataset = entry.read(folder)
     if channels not in (None, dataset.channels):
         raise ValueError(
             f"{name} has channels {dataset.channels}, got {channels}; channels can be chosen for folders of images only"
@@ -210,12 +226,69 @@ def open_dataset(
     return dataset if image_size is None else dataset.resized(image_size)
 
 
+@dataclass(frozen=True)
+class Finding:
+    """What was found of one file.
+
+    Attributes:
+        dataset: name of the set.
+        file: the file.
+        status: `ok`, `changed`, `missing`, `unreadable`, or `unrecorded`: readable, with nothing to compare it to.
+        detail: what was expected and found.
+    """
+
+    dataset: str
+    file: str
+    status: str
+    detail: str = ""
+
+
+def prepare(name: str, root: str | Path | None = None, file: Path | None = None) -> str:
+    """Get a data set (download it, or take it from `file`), record its checksums, and say what is there.
+
+    What is already there and right is left as it is, unless there is a `file`.
+    """
+    entry, place = CATALOG[name], data_root(root)
+    if entry.embedded:
+        return f"{name} comes with gevit: nothing to prepare"
+    recorded = recorded_files(place, name)
+    damaged = any(record.difference(path) for path, record in recorded.items())
+    if file is not None or damaged or not entry.is_present(place):
+        entry.prepare(place, file)
+        recorded = {}
+    if not recorded:
+        entry.read(entry.folder(place))  # what cannot be read is not recorded as right
+        record_files(place, name, entry.found(place))
+    return f"{name} is in {place}: {open_dataset(name, place).note}"
+
+
+def verify(name: str, root: str | Path | None = None) -> list[Finding]:
+    """Compare every file of a data set with its recorded checksum, or with its published one."""
+    entry, place = CATALOG[name], data_root(root)
+    findings = [
+        Finding(name, str(path), *_compared(record.difference(path)))
+        for path, record in recorded_files(place, name).items()
+    ]
+    if findings:
+        return findings
+    if not entry.is_present(place):
+        return [Finding(name, str(place), "missing", f"get it with: {entry.command(place)}")]
+    return _unrecorded(entry, place)
+
+
+def kept_datasets(root: str | Path | None = None) -> list[str]:
+    """Names of the sets that have a file or a record of one."""
+    place = data_root(root)
+    return [name for name, entry in CATALOG.items() if entry.found(place) or recorded_files(place, name)]
+
+
 def _folder(name: str) -> Path:
     path = Path(name).expanduser()
     if path.is_dir():
         return path
     if path.exists():
-        raise ValueError(f"{path} is a file; expected a folder of images or one of {', '.join(CATALOG)}")
+        remedy = "; unpack it, and give the folder with the images" if ARCHIVES.search(path.name.lower()) else ""
+        raise ValueError(f"{path} is no folder; expected a folder of images or one of {', '.join(CATALOG)}{remedy}")
     from gevit._checks import check_choice
 
     if path.parent == Path():
@@ -231,3 +304,26 @@ def _check_recorded(entry: Entry, root: Path) -> None:
                 f"{path} is not the file that was recorded when {entry.name} was prepared: {difference}; "
                 f"get it again with: {entry.command(root)}"
             )
+
+
+def _compared(difference: str | None) -> tuple[str, str]:
+    if difference is None:
+        return "ok", "as recorded"
+    return ("missing", "") if difference == "missing" else ("changed", difference)
+
+
+def _unrecorded(entry: Entry, root: Path) -> list[Finding]:
+    findings = []
+    for path in entry.found(root):
+        official = entry.published.get(path.name)
+        if official is None:
+            findings.append(Finding(entry.name, str(path), "unrecorded", "no checksum was recorded"))
+        elif checksum(path, "md5") == official:
+            findings.append(Finding(entry.name, str(path), "ok", "as published"))
+        else:
+            findings.append(Finding(entry.name, str(path), "unrecorded", "not the published file"))
+    try:
+        entry.read(entry.folder(root))
+    except (ValueError, OSError) as error:
+        findings.append(Finding(entry.name, str(root), "unreadable", str(error)))
+    return findings

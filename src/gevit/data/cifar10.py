@@ -18,7 +18,7 @@ from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from gevit.data.dataset import DataSet, MemorySplit, check_labels, stratified_split
-from gevit.data.download import Source, obtained
+from gevit.data.storage import Source, obtained
 
 FOLDER = "cifar-10-batches-bin"
 SOURCE = Source(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +19,9 @@ from torch import Tensor
 from gevit._checks import check_choice, check_count
 
 SPLITS = ("train", "valid", "test")
+# Of one image, as it is stored or scaled to. 8,000 x 8,000 are 200 MB of colour, and several times that while decoding.
+MOST_PIXELS = 64_000_000
+DIGEST_VERSION = "v2:"  # those of before had no version, and covered the note and not the pixels
 
 
 class Split(ABC):
@@ -46,6 +51,13 @@ class Split(ABC):
         """The split of these images alone; the pixels are shared, not copied."""
         return Subset(self, indices)
 
+    def fingerprint(self) -> bytes:
+        """Tells these images, in this order, from others; a split that need not read them all for it says how."""
+        digest = hashlib.sha256()
+        for indices in torch.arange(len(self)).split(64):
+            digest.update(self.images(indices).contiguous().numpy().data)
+        return digest.digest()
+
     @abstractmethod
     def _read(self, indices: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]: ...
 
@@ -60,6 +72,10 @@ class Subset(Split):
     def _read(self, indices: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
         return self._whole.images(self._indices[indices])
 
+    def fingerprint(self) -> bytes:
+        """That of the whole, and which images of it."""
+        return hashlib.sha256(self._whole.fingerprint() + self._indices.numpy().tobytes()).digest()
+
 
 class Resized(Split):
     """Another split's images scaled to another size."""
@@ -71,6 +87,10 @@ class Resized(Split):
     def _read(self, indices: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
         return F.interpolate(self._split.images(indices), self._size, mode="bilinear", antialias=True)
 
+    def fingerprint(self) -> bytes:
+        """That of the images before they are scaled; the data set knows to which size."""
+        return self._split.fingerprint()
+
 
 class MemorySplit(Split):
     """Images held in memory as integers of 8 or 16 bits; only those asked for become floats."""
@@ -81,6 +101,10 @@ class MemorySplit(Split):
 
     def _read(self, indices: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
         return self._images[indices].float() / torch.iinfo(self._images.dtype).max
+
+    def fingerprint(self) -> bytes:
+        """Of all pixels, as they are held."""
+        return hashlib.sha256(self._images.contiguous().numpy().data).digest()
 
 
 @dataclass(frozen=True)
@@ -130,7 +154,7 @@ class DataSet:
 
     def resized(self, image_size: int) -> DataSet:
         """The same images, scaled to squares of this side as they are read; the note says so."""
-        check_count("image_size", image_size)
+        check_image_size(image_size)
         if image_size == self.image_size:
             return self
         splits = {name: Resized(self.split(name), image_size) for name in SPLITS}
@@ -142,19 +166,42 @@ class DataSet:
         """The name for tables, which does not promise more than there is."""
         return self.name if self.whole else f"{self.name} sample"
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
-        """Tells data sets apart by everything but their pixels: shapes, classes, the label of every image, the note."""
-        facts = repr((self.name, self.classes, self.channels, self.image_size, self.mean, self.std, self.note))
-        digest = hashlib.sha256(facts.encode())
+        """Tells data apart by what is learned and measured: pixels, labels, classes, shape and normalisation.
+
+        It does not depend on names and notes, nor on where the files are. Of images that are read from a large file as
+        they are asked for, a sample is looked at (see `gevit.data.pcam`). Compare two by `is_other_data`.
+        """
+        mean, std = ([f"{value:.4f}" for value in values] for values in (self.mean, self.std))
+        digest = hashlib.sha256(repr((self.classes, self.channels, self.image_size, mean, std)).encode())
         for name in SPLITS:
-            digest.update(self.split(name).labels.numpy().tobytes() + name.encode())
-        return digest.hexdigest()
+            split = self.split(name)
+            digest.update(name.encode() + split.labels.numpy().tobytes() + split.fingerprint())
+        return DIGEST_VERSION + digest.hexdigest()
 
     def normalize(self, images: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
         """Shift and scale pixels in [0, 1] by the mean and spread of every channel: (x - mean) / std."""
         mean, std = (torch.tensor(values).to(images)[:, None, None] for values in (self.mean, self.std))
         return (images - mean) / std
+
+
+def is_other_data(one: str | None, another: str | None) -> bool:
+    """Whether two digests are known to be of different data: those of different versions, or None, say nothing.
+
+    >>> is_other_data("v2:1a", "v2:1b"), is_other_data("v2:1a", "1b"), is_other_data("v2:1a", None)
+    (True, False, False)
+    """
+    if one is None or another is None or one.startswith(DIGEST_VERSION) != another.startswith(DIGEST_VERSION):
+        return False
+    return one != another
+
+
+def check_image_size(size: int) -> int:
+    """Return `size` if images can have this side."""
+    if check_count("image_size", size) ** 2 > MOST_PIXELS:
+        raise ValueError(f"image_size must be at most {math.isqrt(MOST_PIXELS):,}, got {size:,}")
+    return size
 
 
 def check_labels(labels: Int[Tensor, " n"], classes: int, where: str) -> None:

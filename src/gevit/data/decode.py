@@ -1,13 +1,20 @@
 """From an image file to pixels, whatever its format.
 
 Orientation tags (EXIF) are applied. Transparent images are laid on white. Colour is read with 8 bits a channel
-(palette, CMYK and the like become RGB), grey with 8 or 16; floating-point images must be in [0, 1] and are kept with 16
-bits. Of several frames or pages the first is read. The shorter side is scaled to the wanted size (bilinear, averaging
-where it shrinks), and the middle of the longer one is kept.
+(palette, CMYK, 16 bits and the like become RGB), grey with 8 or 16; floating-point images must be in [0, 1] and are
+kept with 16 bits. Of several frames or pages the first is read. The shorter side is scaled to the wanted size
+(bilinear, averaging where it shrinks), and the middle of the longer one is kept; a large JPEG is decoded at a half, a
+quarter or an eighth of its size if that is still twice the wanted one.
+
+Nothing is decoded before the header is known: a file of more than `MOST_PIXELS` pixels is refused, and so is one that
+is truncated, that is not of the formats below, or that is no file but a pipe or a device.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,12 +22,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float32, UInt
 
+from gevit.data.dataset import MOST_PIXELS
 from gevit.environment import needs
+from gevit.files import open_regular
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp"})
+FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP")  # others of Pillow's run programs or fetch more files
 GREY = frozenset({"1", "L", "LA", "La", "I", "F"})
 
 
@@ -35,17 +45,16 @@ class Header:
 
 def probe(path: Path) -> Header:
     """Read the header of an image file."""
-    with needs("pillow"):
-        from PIL import Image
-    with Image.open(path) as image:
+    with _opened(path) as image:
         return Header(*image.size, grey=_is_grey(image))
 
 
 def decode(path: Path, size: int, channels: int) -> UInt[np.ndarray, "channels size size"]:
     """Decode an image file to `channels` (1 or 3) square planes of this size, of 8 or 16 bits."""
-    with needs("pillow"):
+    with _opened(path) as opened:
         from PIL import Image, ImageOps
-    with Image.open(path) as opened:
+
+        opened.draft(None, (2 * size, 2 * size))
         image = ImageOps.exif_transpose(opened)
         deep = image.mode in ("I", "F") or image.mode.startswith("I;16")
         image = Image.fromarray(_fractions(image)) if deep else _flat(image, "RGB" if channels == 3 else "L")
@@ -55,6 +64,36 @@ def decode(path: Path, size: int, channels: int) -> UInt[np.ndarray, "channels s
         pixels = (pixels * 65535).round().astype(np.uint16)
     planes = pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels[None]
     return np.array(np.broadcast_to(planes, (channels, size, size)), order="C")
+
+
+@contextmanager
+def without_bomb_warnings() -> Iterator[None]:
+    """Keep Pillow from warning of large images, which are refused here anyway; for all threads, so not for each."""
+    with needs("pillow"):
+        from PIL import Image
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        yield
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image]:
+    """The image with its header read, and refused if that says too much."""
+    with needs("pillow"):
+        from PIL import Image, UnidentifiedImageError
+    with open_regular(path) as file:
+        try:
+            opened = Image.open(file, formats=FORMATS)
+        except UnidentifiedImageError as error:
+            raise ValueError(f"it is no image of a known format ({', '.join(FORMATS)}), or damaged") from error
+        except Image.DecompressionBombError as error:
+            raise ValueError(f"it has more than {MOST_PIXELS:,} pixels; scale it down first") from error
+        with opened as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise ValueError(
+                    f"it has {image.width:,} x {image.height:,} pixels, more than {MOST_PIXELS:,}; scale it down first"
+                )
+            yield image
 
 
 def _is_grey(image: Image) -> bool:

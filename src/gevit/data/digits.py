@@ -1,8 +1,8 @@
 """5,000 real MNIST digits (500 a class, 28x28), embedded in the package.
 
-They are a sample of the MNIST training set (Y. LeCun, C. Cortes; CC BY-SA 3.0). The data set `digits` turns each of
-them by an angle of its own, uniform in [0, 360) degrees, and splits them 4,000/500/500 with every class alike; angles
-and split are the same every time.
+They are a sample of the MNIST training set (Y. LeCun, C. Cortes; CC BY-SA 3.0). The data set `digits` rotates each of
+them by an angle of its own, uniform in [0, 360) degrees; `digits-upright` has them as they were written. Both split
+them 4,000/500/500 with every class alike; angles and split are the same every time.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from gevit.data.rotation import rotate_digits
 MEAN, STD = 0.1307, 0.3081
 NAMES = tuple("0123456789")
 SEED = 0
+PUBLISHED = {"digits.npz": "11def57eb666ead6d8efa9a9ff9c2218"}
 
 
 def load_digits() -> tuple[UInt8[Tensor, "5000 1 28 28"], Int[Tensor, 5000]]:
@@ -44,27 +45,29 @@ def normalize_digits(images: UInt8[Tensor, "*n 1 28 28"]) -> Float[Tensor, "*n 1
 
 
 def read(folder: Path) -> DataSet:
-    """The turned and split digits; `folder` is not looked at, they are in the package."""
+    """The rotated and split digits; `folder` is not looked at, they are in the package."""
     images, labels = load_digits()
     angles = np.random.default_rng(SEED).uniform(0, 360, len(images))
-    turned = torch.from_numpy(rotate_digits(images[:, 0].numpy(), angles)).unsqueeze(1)
-    return digit_set(
-        "digits",
-        *split_digits(turned, labels),
-        "5,000 MNIST digits embedded in gevit, each turned by a uniform angle, split 4,000/500/500 by class",
-    )
+    rotated = torch.from_numpy(rotate_digits(images[:, 0].numpy(), angles)).unsqueeze(1)
+    note = "5,000 MNIST digits embedded in gevit, each rotated by a uniform angle, split 4,000/500/500 by class"
+    return digit_set("digits", *_split(rotated, labels), note)
 
 
-def split_digits(
-    images: UInt8[Tensor, "5000 1 28 28"], labels: Int[Tensor, 5000]
-) -> tuple[MemorySplit, MemorySplit, MemorySplit]:
-    """Train, valid and test: 4,000/500/500 with every class alike, the same every time."""
-    train, valid, test = (
-        MemorySplit(images[part], labels[part]) for part in stratified_split(labels, (0.1, 0.1), SEED)
-    )
-    return train, valid, test
+def read_upright(folder: Path) -> DataSet:
+    """The split digits, not rotated."""
+    note = "5,000 upright MNIST digits embedded in gevit, split 4,000/500/500 by class"
+    return digit_set("digits-upright", *_split(*load_digits()), note)
 
 
 def digit_set(name: str, train: MemorySplit, valid: MemorySplit, test: MemorySplit, note: str) -> DataSet:
     """A data set of 28x28 grey digits, with the normalisation usual for MNIST."""
     return DataSet(name, NAMES, 1, 28, (MEAN,), (STD,), train, valid, test, note)
+
+
+def _split(
+    images: UInt8[Tensor, "5000 1 28 28"], labels: Int[Tensor, 5000]
+) -> tuple[MemorySplit, MemorySplit, MemorySplit]:
+    train, valid, test = (
+        MemorySplit(images[part], labels[part]) for part in stratified_split(labels, (0.1, 0.1), SEED)
+    )
+    return train, valid, test

@@ -1,18 +1,23 @@
 """Any folder of images as a data set.
 
-Class folders alone are split automatically: 80% train, 10% valid, 10% test of every class. Folders `train` and `test`
-(see `gevit.data.listing`) are taken as they are; if there is no `valid`, a tenth of every class of train is cut off.
+The folder has either a folder of images for each class, or the folders `train`, `valid` (also `val`, `validation`) and
+`test`, each with the same class folders. Class folders alone are split automatically: 80% train, 10% valid, 10% test of
+every class. If there is no `valid`, a tenth of every class of train is cut off. Class folders may be nested. Hidden
+files, files that are no images by their suffix, and what archivers and file servers leave behind are passed over.
+
 Every file is decoded once when the set is opened, so that a corrupt one is found then; what fits into a memory budget
 is kept, the rest is decoded again when it is asked for.
 """
 
 from __future__ import annotations
 
+import hashlib
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import Condition
 from typing import TypeVar
 
 import numpy as np
@@ -20,15 +25,25 @@ import torch
 from jaxtyping import Float, Int, UInt
 from torch import Tensor
 
-from gevit._checks import check_count
-from gevit.data.dataset import SPLITS, DataSet, Split, stratified_split
-from gevit.data.decode import Header, decode, probe
-from gevit.data.listing import list_images
+from gevit.data.dataset import MOST_PIXELS, SPLITS, DataSet, Split, check_image_size, stratified_split
+from gevit.data.decode import SUFFIXES, Header, decode, probe, without_bomb_warnings
+from gevit.data.storage import checksum
+from gevit.rendering.words import printable
 
+SPLIT_NAMES = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
+JUNK = frozenset({"__MACOSX", "@eaDir", "#recycle", "$RECYCLE.BIN", "System Volume Information", "lost+found"})
 MEMORY_BUDGET = 2**30
 LARGEST_DEFAULT_SIZE, DEFAULT_SIZE = 96, 64
 SHOWN = 5
 Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A file that can be decoded: its checksum, and its pixels if they are kept."""
+
+    sha256: str
+    pixels: UInt[np.ndarray, "c h w"] | None
 
 
 class FolderSplit(Split):
@@ -40,20 +55,24 @@ class FolderSplit(Split):
         labels: Int[Tensor, " n"],
         size: int,
         channels: int,
-        kept: Sequence[UInt[np.ndarray, "c h w"] | None],
+        checked: Sequence[Checked],
     ) -> None:
         self.files, self.labels = files, labels
         self._size, self._channels = size, channels
-        self._kept = kept
+        self._checked = checked
 
     def _read(self, indices: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
         images = torch.empty(len(indices), self._channels, self._size, self._size)
         for image, index in zip(images, indices.tolist(), strict=True):
-            pixels = self._kept[index]
+            pixels = self._checked[index].pixels
             if pixels is None:
                 pixels = decode(self.files[index], self._size, self._channels)
             image[:] = torch.from_numpy(pixels).float() / np.iinfo(pixels.dtype).max
         return images
+
+    def fingerprint(self) -> bytes:
+        """Of the content of every file: decoders of different versions may differ in the last bits of a pixel."""
+        return hashlib.sha256("".join(checked.sha256 for checked in self._checked).encode()).digest()
 
 
 def open_folder(path: Path, image_size: int | None, channels: int | None, skip_corrupt: bool, seed: int) -> DataSet:
@@ -70,14 +89,14 @@ def open_folder(path: Path, image_size: int | None, channels: int | None, skip_c
     if channels not in (None, 1, 3):
         raise ValueError(f"channels must be 1 (grey) or 3 (colour), got {channels}")
     if image_size is not None:
-        check_count("image_size", image_size)
+        check_image_size(image_size)
     layout = list_images(path)
     files = [file for classes in layout.values() for members in classes.values() for file in members]
 
     headers, corrupt = _attempt(probe, files, "reading headers")
     image_size = image_size or _common_size(headers.values())
     channels = channels or (1 if all(header.grey for header in headers.values()) else 3)
-    pixels, undecodable = _attempt(_Keeper(image_size, channels), list(headers), "checking images")
+    checked, undecodable = _attempt(_Checker(headers, image_size, channels), list(headers), "checking images")
     corrupt |= undecodable
     if corrupt:
         _report_corrupt(path, corrupt, len(files), skip_corrupt)
@@ -88,14 +107,14 @@ def open_folder(path: Path, image_size: int | None, channels: int | None, skip_c
         for split, classes in layout.items()
         for label, name in enumerate(names)
         for file in classes[name]
-        if file in pixels
+        if file in checked
     ]
     labels = torch.tensor([label for _, label, _ in members], dtype=torch.int64)
     by_split = {
         split: torch.tensor([i for i, member in enumerate(members) if member[0] == split], dtype=torch.int64)
         for split in layout
     }
-    sound = {file: pixels[file] for _, _, file in members}
+    sound = {file: checked[file] for _, _, file in members}
     whole = FolderSplit(list(sound), labels, image_size, channels, list(sound.values()))
     parts, drawn, how = _parts(by_split, labels, names, seed)
     train, valid, test = (whole.subset(part) for part in parts)
@@ -108,19 +127,104 @@ def open_folder(path: Path, image_size: int | None, channels: int | None, skip_c
     return DataSet(name, names, channels, image_size, mean, std, train, valid, test, note, drawn)
 
 
-class _Keeper:
-    """Decodes files, and hands out the pixels to keep until the memory budget is used up, then None."""
+def list_images(path: Path) -> dict[str, dict[str, list[Path]]]:
+    """Image files by split and class; the one split of a folder without splits is called `all`."""
+    folders = _folders(path)
+    splits: dict[str, Path] = {}
+    for folder in folders:
+        split = SPLIT_NAMES.get(folder.name.lower())
+        if split and split in splits:
+            raise ValueError(f"{path} has both {splits[split].name} and {folder.name}; expected one {split} folder")
+        if split:
+            splits[split] = folder
+    if not splits:
+        return {"all": _classes(path, folders)}
+    if not {"train", "test"} <= set(splits):
+        raise ValueError(
+            f"{path} has the split folders {', '.join(sorted(f.name for f in splits.values()))}; expected train and "
+            "test, and valid if there is one (or class folders alone, which are split automatically)"
+        )
+    layout = {split: _classes(splits[split], _folders(splits[split])) for split in SPLITS if split in splits}
+    for split, classes in layout.items():
+        for name in sorted(set(layout["train"]) ^ set(classes)):
+            where = splits[split] if name in layout["train"] else splits["train"]
+            raise ValueError(f"class {name!r} has no folder in {where}; every split needs the same classes")
+    return layout
 
-    def __init__(self, size: int, channels: int) -> None:
-        self._size, self._channels = size, channels
-        self._left = MEMORY_BUDGET
-        self._lock = Lock()
 
-    def __call__(self, file: Path) -> UInt[np.ndarray, "c h w"] | None:
-        pixels = decode(file, self._size, self._channels)
-        with self._lock:
-            self._left -= pixels.nbytes
-            return pixels if self._left >= 0 else None
+def image_files(folder: Path) -> list[Path]:
+    """The image files anywhere below a folder, by their suffixes, in order; hidden ones are left out."""
+    return sorted(
+        file
+        for file in folder.rglob("*")
+        if file.suffix.lower() in SUFFIXES
+        and file.is_file()
+        and not any(map(_is_passed_over, file.relative_to(folder).parts))
+    )
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(folder for folder in path.iterdir() if folder.is_dir() and not _is_passed_over(folder.name))
+
+
+def _classes(path: Path, folders: Sequence[Path]) -> dict[str, list[Path]]:
+    for folder in folders:
+        try:
+            folder.name.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(
+                f"the name of the class folder {printable(folder)} is not UTF-8, so no file can name it; rename it"
+            ) from error
+    classes = {folder.name: image_files(folder) for folder in folders}
+    if len(classes) < 2:
+        loose = sum(file.suffix.lower() in SUFFIXES for file in path.iterdir())
+        raise ValueError(
+            f"{path} has {len(classes)} class folders"
+            + (f" and {loose} images outside of any" if loose else "")
+            + "; expected a folder of images for each of two or more classes"
+        )
+    empty = [name for name, files in classes.items() if not files]
+    if empty:
+        raise ValueError(
+            f"no images in the class folder {', '.join(str(path / name) for name in empty[:5])} ({len(empty)} of "
+            f"{len(classes)} classes are empty); expected files ending in {', '.join(sorted(SUFFIXES))}"
+        )
+    return classes
+
+
+def _is_passed_over(name: str) -> bool:
+    return name.startswith(".") or name in JUNK
+
+
+class _Checker:
+    """Decodes files, and keeps the pixels until the memory budget is used up.
+
+    Threads decode at the same time, but never more than `MOST_PIXELS` pixels in all: a thread waits for its share.
+    """
+
+    def __init__(self, headers: Mapping[Path, Header], size: int, channels: int) -> None:
+        self._headers, self._size, self._channels = headers, size, channels
+        self._kept, self._decoding = 0, 0
+        self._change = Condition()
+
+    def __call__(self, file: Path) -> Checked:
+        pixels, digest = self._decode(file), checksum(file)
+        with self._change:
+            self._kept += pixels.nbytes
+            return Checked(digest, pixels if self._kept <= MEMORY_BUDGET else None)
+
+    def _decode(self, file: Path) -> UInt[np.ndarray, "c h w"]:
+        header = self._headers[file]
+        share = max(header.width * header.height, self._size**2)
+        with self._change:
+            self._change.wait_for(lambda: self._decoding + share <= MOST_PIXELS)
+            self._decoding += share
+        try:
+            return decode(file, self._size, self._channels)
+        finally:
+            with self._change:
+                self._decoding -= share
+                self._change.notify_all()
 
 
 def _attempt(
@@ -132,7 +236,7 @@ def _attempt(
 
     answers: dict[Path, Answer] = {}
     errors: dict[Path, Exception] = {}
-    with ThreadPoolExecutor() as threads:
+    with without_bomb_warnings(), ThreadPoolExecutor() as threads:
         futures = {file: threads.submit(task, file) for file in files}
         for file, future in track(
             futures.items(), what, console=Console(stderr=True), transient=True, disable=len(files) <= 200
@@ -147,7 +251,7 @@ def _attempt(
 
 
 def _report_corrupt(path: Path, corrupt: dict[Path, Exception], total: int, skip: bool) -> None:
-    shown = "; ".join(f"{file.relative_to(path)} ({error})" for file, error in list(corrupt.items())[:SHOWN])
+    shown = "; ".join(f"{printable(file.relative_to(path))} ({error})" for file, error in list(corrupt.items())[:SHOWN])
     more = f"; and {len(corrupt) - SHOWN} more" if len(corrupt) > SHOWN else ""
     message = f"{len(corrupt)} of {total} images in {path} cannot be decoded: {shown}{more}"
     if not skip:

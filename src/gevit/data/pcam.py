@@ -1,11 +1,13 @@
 """`pcam`: PatchCamelyon (Veeling et al. 2018), patches of lymph nodes, with or without tumour in the centre.
 
-The official HDF5 files are read lazily: labels when the set is opened, images when they are asked for.
+The official HDF5 files are read lazily: labels when the set is opened, images when they are asked for. The digest of
+the set covers all labels, the size of each file of images, and a sample of 1,000 of its images, evenly spread.
 """
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import os
 import shutil
 import zlib
@@ -19,10 +21,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gevit.data.catalog import CATALOG
 from gevit.data.dataset import SPLITS, DataSet, Split
-from gevit.data.download import Source, obtained
-from gevit.data.storage import checksum
+from gevit.data.storage import Source, checksum, obtained
 from gevit.environment import needs
 from gevit.files import write_aside
 
@@ -32,7 +32,15 @@ if TYPE_CHECKING:
 FOLDER = "pcam"
 RECORD = "https://zenodo.org/records/2546921/files"
 BY_HAND = "gevit data prepare pcam --file FOLDER_OF_THE_SIX_FILES"
-# Checksums of the files as they are served; those of the unpacked files are in the catalog.
+# Checksums (md5) of the files, unpacked and as they are served.
+PUBLISHED = {
+    "camelyonpatch_level_2_split_train_x.h5": "01844da899645b4d6f84946d417ba453",
+    "camelyonpatch_level_2_split_train_y.h5": "0781386bf6c2fb62d58ff18891466aca",
+    "camelyonpatch_level_2_split_valid_x.h5": "81cf9680f1724c40673f10dc88e909b1",
+    "camelyonpatch_level_2_split_valid_y.h5": "94d8aacc249253159ce2a2e78a86e658",
+    "camelyonpatch_level_2_split_test_x.h5": "2614b2e6717d6356be141d9d6dbfcb7e",
+    "camelyonpatch_level_2_split_test_y.h5": "11ed647efe9fe457a4eb45df1dba19ba",
+}
 PACKED_MD5 = {
     "camelyonpatch_level_2_split_train_x.h5": "1571f514728f59376b705fc836ff4b63",
     "camelyonpatch_level_2_split_train_y.h5": "35c2d7259d906cfc8143347bb8e05be7",
@@ -42,6 +50,7 @@ PACKED_MD5 = {
     "camelyonpatch_level_2_split_test_y.h5": "60a7035772fbdb7f34eb86d4420cf66a",
 }
 OFFICIAL_SIZES = (262_144, 32_768, 32_768)
+SAMPLE = 1_000
 MEAN, STD = (0.701, 0.538, 0.692), (0.235, 0.277, 0.213)
 
 
@@ -73,7 +82,15 @@ class LazySplit(Split):
     def _images(self) -> h5py.Dataset:
         if self._file is None or self._owner != os.getpid():
             self._file, self._owner = _open(self._path), os.getpid()
-        return self._file["x"]
+        return _dataset(self._file, "x")
+
+    def fingerprint(self) -> bytes:
+        """Of the size of the file, and the pixels of a sample."""
+        digest = hashlib.sha256(str(self._path.stat().st_size).encode())
+        for rows in torch.linspace(0, len(self) - 1, min(SAMPLE, len(self))).round().long().unique().split(64):
+            with _reading(self._path):
+                digest.update(self._images()[rows.numpy()].tobytes())
+        return digest.digest()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_file": None}
@@ -97,7 +114,7 @@ def prepare(root: Path, file: Path | None = None) -> None:
 
     A download goes on where it stopped: files that are already there and right are kept.
     """
-    for name, md5 in CATALOG["pcam"].official.items():
+    for name, md5 in PUBLISHED.items():
         target = root / FOLDER / name
         source = Source(f"{name}.gz", PACKED_MD5[name], (f"{RECORD}/{name}.gz?download=1",), BY_HAND)
         if file is not None:
@@ -133,7 +150,7 @@ def _name(split: str, letter: str) -> str:
 
 def _labels(path: Path) -> Int[Tensor, " n"]:
     with _reading(path), _open(path) as file:
-        labels = np.asarray(file["y"])
+        labels = np.asarray(_dataset(file, "y"))
         if labels.dtype.kind not in "iu" or labels.size != len(labels):
             raise ValueError(f"y must be an integer for each image, got {labels.dtype} {labels.shape}")
     return torch.from_numpy(labels.reshape(-1).astype(np.int64))
@@ -143,6 +160,19 @@ def _open(path: Path) -> h5py.File:
     with needs("h5py"):
         import h5py
     return h5py.File(path, "r")
+
+
+def _dataset(file: h5py.File, name: str) -> h5py.Dataset:
+    """The data set of this name, if its numbers are in this file: HDF5 would read those of any other file."""
+    import h5py
+
+    if name not in file.keys():  # noqa: SIM118 (`in file` would follow a link)
+        raise ValueError(f"it has no data set {name}")
+    if not isinstance(file.get(name, getlink=True), h5py.HardLink) or not isinstance(file[name], h5py.Dataset):
+        raise ValueError(f"{name} must be a data set, not a link or a group")
+    if file[name].external or file[name].is_virtual:
+        raise ValueError(f"{name} must be stored in this file, its numbers are taken from others")
+    return file[name]
 
 
 @contextmanager

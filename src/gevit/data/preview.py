@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from gevit.data.dataset import DataSet
+from gevit.data.dataset import MOST_PIXELS, DataSet
 from gevit.environment import needs
 from gevit.files import write_aside
 
@@ -41,8 +41,14 @@ def contact_sheet(dataset: DataSet, split: str = "train", count: int = 8) -> Ima
     left = GAP + (max(int(font.getlength(name)) for name in dataset.classes) + GAP if by_class else 0)
     top = TEXT + 3 * GAP
     pitch = tile + GAP + (0 if by_class else TEXT + GAP)
-    width = max(left + count * (tile + GAP), int(font.getlength(title)) + 2 * GAP)
-    sheet = Image.new("RGB", (width, top + len(rows) * pitch), "white")
+    columns = max(len(row) for row in rows)
+    width, height = max(left + columns * (tile + GAP), int(font.getlength(title)) + 2 * GAP), top + len(rows) * pitch
+    if width * height > MOST_PIXELS:
+        raise ValueError(
+            f"the sheet would have {width:,} x {height:,} pixels, more than {MOST_PIXELS:,}; "
+            f"show fewer images (--rows, now {count}) or smaller ones (--image-size, now {dataset.image_size})"
+        )
+    sheet = Image.new("RGB", (width, height), "white")
     draw = ImageDraw.Draw(sheet)
     draw.text((GAP, GAP), title, "black", font)
     for row, indices in enumerate(rows):

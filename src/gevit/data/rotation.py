@@ -1,4 +1,9 @@
-"""Rotating images by any angle: as tensors, for augmentation and evaluation, and as bytes, as the rotated sets do."""
+"""Rotating images by any angle.
+
+`rotate` and `rotate_each` rotate tensors, on any device, for augmentation and evaluation. `rotate_digits` rotates bytes
+with Pillow: the sets `digits` and `rotmnist-rebuilt`, on which results were published, are made with it. It rounds and
+fills the border in its own way, so their pixels would differ if tensors were rotated instead.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +50,7 @@ def rotate_digits(images: UInt8[np.ndarray, "n h w"], degrees: Float64[np.ndarra
     """
     with needs("pillow"):
         from PIL import Image
-    turned = np.empty_like(images)
-    for image, angle, target in zip(images, degrees, turned, strict=True):
+    rotated = np.empty_like(images)
+    for image, angle, target in zip(images, degrees, rotated, strict=True):
         target[:] = Image.fromarray(image).rotate(angle, resample=Image.Resampling.BICUBIC)
-    return turned
+    return rotated

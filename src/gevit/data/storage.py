@@ -1,15 +1,20 @@
-"""Where data is stored, and how we know that it is what was stored: recorded checksums."""
+"""The files of named sets: where they are stored, how official ones are obtained, and the checksums that prove them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
-from collections.abc import Iterable
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gevit.files import write_aside
+from gevit.environment import needs
+from gevit.files import open_regular, write_aside
 
 
 def data_root(root: str | Path | None = None) -> Path:
@@ -19,11 +24,8 @@ def data_root(root: str | Path | None = None) -> Path:
 
 def checksum(path: Path, algorithm: str = "sha256") -> str:
     """The checksum of a file, in hexadecimal."""
-    digest = hashlib.new(algorithm)
-    with path.open("rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
-    return digest.hexdigest()
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -68,5 +70,64 @@ def recorded_files(root: Path, name: str) -> dict[Path, Record]:
         raise ValueError(f"{path} is damaged ({error}); delete it and prepare the data again") from error
 
 
+@dataclass(frozen=True)
+class Source:
+    """An official file.
+
+    Attributes:
+        file: its name.
+        md5: its checksum, as published.
+        urls: where it can be had, best first.
+        by_hand: the command that imports a file got in another way.
+    """
+
+    file: str
+    md5: str
+    urls: tuple[str, ...]
+    by_hand: str
+
+
+@contextmanager
+def obtained(source: Source, root: Path, file: Path | None = None) -> Iterator[Path]:
+    """The path of the official file: `file` itself, or a download that is gone after the block."""
+    if file is not None:
+        _check_official(source, file)
+        yield file
+        return
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".download-", dir=root) as folder:
+        yield _download(source, Path(folder))
+
+
 def _manifest(root: Path, name: str) -> Path:
     return root / f"{name}.sha256.json"
+
+
+def _check_official(source: Source, file: Path) -> None:
+    if not file.is_file():
+        raise FileNotFoundError(f"no file {file}; expected {source.file}")
+    found = checksum(file, "md5")
+    if found != source.md5:
+        raise ValueError(
+            f"{file} is not the official {source.file}: expected md5 {source.md5}, found {found} "
+            f"({file.stat().st_size:,} bytes); it may be truncated, get it again"
+        )
+
+
+def _download(source: Source, folder: Path) -> Path:
+    with needs("pooch"):
+        import pooch
+    pooch.get_logger().setLevel(logging.WARNING)
+    downloader = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), timeout=60)
+    tried = []
+    for url in source.urls:
+        print(f"downloading {url}", file=sys.stderr)
+        try:
+            # Writes to a temporary file, and renames it once its checksum is right.
+            return Path(pooch.retrieve(url, f"md5:{source.md5}", fname=source.file, path=folder, downloader=downloader))
+        except (OSError, ValueError) as error:  # what requests raises is an OSError, a wrong checksum a ValueError
+            tried.append(f"{url} ({' '.join(str(error).split())})")
+    raise OSError(
+        f"cannot download {source.file}; tried {'; '.join(tried)}. "
+        f"Get it in another way (md5 {source.md5}), then: {source.by_hand}"
+    )

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gevit.data.decode import SUFFIXES, decode
-from gevit.data.listing import image_files
+from gevit.data.folder import image_files
 from gevit.evaluation.evaluate import predict_logits
 from gevit.models.base import EquivariantModel, info_of
 from gevit.models.info import ModelInfo

@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Numbers and names as people read them."""
 
 from __future__ import annotations
 
@@ -33,3 +33,12 @@ def relative_error(value: float) -> str:
     ('2.3e-07', '0')
     """
     return f"{value:.1e}" if value else "0"
+
+
+def printable(text: object) -> str:
+    """A name that comes from outside, with what would steer a terminal (escapes, line breaks, text direction) shown.
+
+    >>> printable("a\x1b[2Jb")
+    'a\\x1b[2Jb'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))

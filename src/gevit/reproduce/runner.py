@@ -62,8 +62,10 @@ def run_study(study: Study, budget: str, seeds: int, place: Workplace, say: Call
     runs = {(result.run, result.seed) for result in there}
     missing = [(cell, seed) for cell, seed in wanted if (cell.key, seed) not in runs]
     if missing and there:
+        from gevit.data.dataset import is_other_data
+
         data = _open(config_of(study, budget, missing[0][0]), place.data_root)
-        if data.digest != there[0].data_digest:
+        if is_other_data(there[0].data_digest, data.digest):
             raise ValueError(
                 f"the results in {folder} are on other data ({there[0].data_note}) than what is there now "
                 f"({data.note}); give it back, or choose another --results"

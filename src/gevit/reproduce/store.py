@@ -30,6 +30,8 @@ def read_results(study: Study, budget: str, folder: Path) -> dict[str, list[Resu
     Raises:
         ValueError: one of them is not what it should be, or they are not all on the same data.
     """
+    from gevit.data.dataset import is_other_data
+
     results = {
         cell.key: [
             result
@@ -40,7 +42,7 @@ def read_results(study: Study, budget: str, folder: Path) -> dict[str, list[Resu
     }
     there = [result for of_cell in results.values() for result in of_cell]
     for first, result in itertools.pairwise(there):
-        if result.data_digest != first.data_digest:
+        if is_other_data(result.data_digest, first.data_digest):
             raise ValueError(
                 f"the results in {folder} are on different data: {result.run}, seed {result.seed}, on {result.data} "
                 f"({result.data_note}), but {first.run}, seed {first.seed}, on {first.data} ({first.data_note}); "

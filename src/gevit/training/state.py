@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
+from gevit.data.dataset import is_other_data
 from gevit.training.checkpoint import Checkpoint
 from gevit.training.log import Row
 
@@ -73,7 +74,7 @@ class RunState:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go back to a checkpoint; raises `ValueError` if it is of a run on other data, or of another model."""
-        if checkpoint.facts["data"] != self.data:
+        if is_other_data(checkpoint.facts["data"], self.data):
             raise ValueError("the data are not those that the run was begun with")
         sections: dict[str, dict[str, Tensor]] = {}
         for path, tensor in checkpoint.tensors.items():
