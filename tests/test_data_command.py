@@ -121,3 +121,15 @@ def test_flags_are_declared_without_torch() -> None:
         "sys.exit(any(name in sys.modules for name in ('torch', 'PIL', 'h5py', 'pooch', 'rich')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_names_from_outside_do_not_steer_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "[red]\x1b[2J"
+    assert gevit_data("list", "--data-root", root) == 0
+    assert gevit_data("verify", "pcam", "--data-root", root) == 1
+    for number in range(6):
+        path = root / f"class {number % 2}" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), number).save(path)
+    assert gevit_data("preview", root, "--out", tmp_path / "sheet.png") == 0
+    assert "\x1b" not in capsys.readouterr().out

@@ -26,7 +26,6 @@ from gevit.evaluation.evaluate import (
     predict_logits,
 )
 from gevit.evaluation.metrics import area_under_roc, confusion_matrix, score, wilson_interval
-from gevit.evaluation.predict import find_images, predict
 from gevit.groups import Group
 from gevit.models.info import ModelInfo
 
@@ -354,85 +353,3 @@ def test_the_chart_closes_the_circle_and_needs_no_interval() -> None:
         assert np.array(axes.lines[0].get_xdata()).tolist() == [0, 180, 360]
         assert np.array(axes.lines[0].get_ydata()).tolist() == pytest.approx([90, 50, 90])
         assert len(axes.collections) == bands
-
-
-@pytest.fixture(scope="module")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One digit in many formats, a broken file, and files that are no images."""
-    folder = tmp_path_factory.mktemp("pictures")
-    data = open_dataset("digits")
-    pixels = (255 * data.test.images(torch.tensor([0]))[0, 0]).round().byte().numpy()
-    grey = Image.fromarray(pixels)
-    (folder / "deep").mkdir()
-    grey.save(folder / "grey.png")
-    grey.convert("RGB").save(folder / "colour.bmp")
-    Image.merge("RGBA", [grey, grey, grey, Image.new("L", grey.size, 255)]).save(folder / "deep" / "rgba.png")
-    Image.fromarray(pixels.astype(np.uint16) * 257).save(folder / "deep" / "sixteen.png")
-    grey.save(folder / "grey.JPEG", quality=95)
-    grey.resize((280, 280), Image.Resampling.NEAREST).save(folder / "large.tif")
-    (folder / "notes.txt").write_text("no image")
-    (folder / ".hidden.png").write_bytes(b"")
-    return folder
-
-
-class TestPredict:
-    def test_every_format_gives_the_same_answer(self, run_folder: Path, pictures: Path) -> None:
-        model = gevit.load(run_folder)
-        found = {p.path.name: p for p in predict(model, find_images([str(pictures)]), top=10, batch_size=4)}
-        assert set(found) == {"grey.png", "colour.bmp", "rgba.png", "sixteen.png", "grey.JPEG", "large.tif"}
-        data = open_dataset("digits")
-        logits = predict_logits(model, data.normalize(data.test.images(torch.tensor([0]))))
-        for name, prediction in found.items():
-            wanted = [float(logits.softmax(1)[0, DIGITS.index(c)]) for c in prediction.classes]
-            lossy = name.startswith(("grey.JPEG", "large"))
-            assert list(prediction.probabilities) == pytest.approx(wanted, abs=0.1 if lossy else 1e-5)
-            assert sum(prediction.probabilities) == pytest.approx(1)
-            assert list(prediction.probabilities) == sorted(prediction.probabilities, reverse=True)
-
-    def test_names_folders_and_globs(self, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.chdir(pictures)
-        assert find_images(["grey.png", "./deep", "*.png"]) == [
-            Path("grey.png"),
-            Path("deep/rgba.png"),
-            Path("deep/sixteen.png"),
-        ]
-        assert [path.name for path in find_images(["**/*.png"])] == ["rgba.png", "sixteen.png", "grey.png"]
-        (pictures / "odd[1].png").write_bytes(b"")
-        assert find_images(["odd[1].png"]) == [Path("odd[1].png")]
-        (pictures / "odd[1].png").unlink()
-
-    def test_no_images(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match=r"no file matches .*\*\.png"):
-            find_images([f"{tmp_path}/*.png"])
-        with pytest.raises(ValueError, match="no images in"):
-            find_images([str(tmp_path)])
-
-    def test_unreadable_files_are_named_and_the_others_predicted(
-        self, run_folder: Path, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        whole = (pictures / "grey.png").read_bytes()
-        (tmp_path / "a.png").write_bytes(whole[:100])
-        (tmp_path / "b.png").write_bytes(whole)
-        (tmp_path / "c.png").write_bytes(b"")
-        arguments = ["--checkpoint", str(run_folder), str(tmp_path), str(tmp_path / "missing.png"), "--top", "2"]
-        assert main(["predict", *arguments, "--json"]) == 1
-        captured = capsys.readouterr()
-        a, b, c, missing = json.loads(captured.out)
-        assert len(b["top"]) == 2
-        assert b["class"] == b["top"][0]["class"]
-        assert b["probability"] >= b["top"][1]["probability"]
-        for answer in (a, c, missing):
-            assert answer["error"]
-            assert f"cannot read {answer['file']}: {answer['error']}" in captured.err
-        assert "Traceback" not in captured.err
-
-    def test_table(self, run_folder: Path, pictures: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["predict", "--checkpoint", str(run_folder), str(pictures / "deep")]) == 0
-        printed = capsys.readouterr().out
-        assert printed.count("%") == 2
-        assert "probability" in printed
-
-    @pytest.mark.parametrize("flag", ["--top", "--batch-size"])
-    def test_bad_numbers(self, flag: str, run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["predict", "--checkpoint", str(run_folder), "x.png", flag, "0"]) == 2
-        assert f"{flag} must be at least 1, got 0" in capsys.readouterr().err

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from gevit.data.catalog import CATALOG, list_datasets
+from gevit.rendering.words import printable
 
 __all__ = ["add_arguments", "run"]
 
@@ -74,9 +75,10 @@ def _list(args: argparse.Namespace) -> int:
         print(json.dumps({"root": str(root), "datasets": sets}, indent=2))
         return 0
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=f"data in {root}")
+    table = Table(title=escape(printable(f"data in {root}")))
     for column in ("name", "images", "classes", "size", "present", "source"):
         table.add_column(column, justify="right" if column in ("images", "classes") else "left")
     for entry in CATALOG.values():
@@ -89,7 +91,7 @@ def _list(args: argparse.Namespace) -> int:
 def _prepare(args: argparse.Namespace) -> int:
     from gevit.data.catalog import prepare
 
-    print(prepare(args.name, args.data_root, args.file))
+    print(printable(prepare(args.name, args.data_root, args.file)))
     return 0
 
 
@@ -102,9 +104,8 @@ def _verify(args: argparse.Namespace) -> int:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
         for finding in findings:
-            print(
-                f"{finding.dataset}: {finding.file}: {finding.status}" + (f" ({finding.detail})" * bool(finding.detail))
-            )
+            detail = f" ({finding.detail})" if finding.detail else ""
+            print(printable(f"{finding.dataset}: {finding.file}: {finding.status}{detail}"))
     return int(any(finding.status in BAD for finding in findings))
 
 
@@ -116,5 +117,5 @@ def _preview(args: argparse.Namespace) -> int:
     check_count("--rows", args.rows)
     dataset = open_dataset(args.name, args.data_root, image_size=args.image_size, skip_corrupt=args.skip_corrupt)
     save_sheet(contact_sheet(dataset, args.split, args.rows), args.out)
-    print(f"{args.out}: {dataset.note}")
+    print(printable(f"{args.out}: {dataset.note}"))
     return 0

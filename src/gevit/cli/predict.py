@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gevit.cli.model_source import add_model_source, load_from
+from gevit.rendering.words import percent, printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,11 +19,17 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gevit predict`."""
-    parser.description = "The most probable classes of image files; exit code 1 if some of them cannot be read."
+    parser.description = (
+        "The most probable classes of image files; exit code 1 if some of them cannot be read. In a terminal a table; "
+        "into a pipe or file one line a file: its name, the class and its probability, separated by tabs."
+    )
     add_model_source(parser)
     parser.add_argument("files", nargs="+", metavar="FILE", help="image files, folders of them, or quoted globs")
     parser.add_argument("--top", type=int, default=1, metavar="K", help="how many classes for each file")
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images at a time")
+    parser.add_argument(
+        "--invert", action="store_true", help="take the negative of every image, such as digits in black on white"
+    )
     parser.add_argument("--json", action="store_true", help="print a JSON array, one file a line")
 
 
@@ -31,44 +38,63 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import track
 
-    from gevit.evaluation.predict import find_images, predict
+    from gevit.evaluation.predict import expected_images, find_images, predict
+    from gevit.models.base import info_of
 
     for name in ("top", "batch_size"):
         if getattr(args, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
     model = load_from(args)
     paths = find_images(args.files)
+    console = Console(stderr=True)
     answers = track(
-        predict(model, paths, args.top, args.batch_size),
+        predict(model, paths, args.top, args.batch_size, args.invert),
         "predicting",
         total=len(paths),
-        console=Console(stderr=True),
+        console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
     predictions = list(answers)
+    readable = [prediction for prediction in predictions if not prediction.error]
+    expected = expected_images(info_of(model))
     if args.json:
         print("[\n" + ",\n".join(json.dumps(prediction.to_json()) for prediction in predictions) + "\n]")
-    elif any(not prediction.error for prediction in predictions):
-        Console().print(_table(predictions))
+    elif readable and sys.stdout.isatty():
+        Console().print(_table(readable, f"The model expects {expected}."))
+    else:
+        for prediction in readable:
+            print(_line(prediction))
+    inverted = sum(prediction.looks_inverted for prediction in readable)
+    if 2 * inverted > len(readable):
+        remedy = "without --invert" if args.invert else "with --invert"
+        print(
+            f"gevit predict: warning: {inverted} of {len(readable)} images look inverted: the model expects "
+            f"{printable(expected)}; try it {remedy}",
+            file=sys.stderr,
+        )
     unreadable = [prediction for prediction in predictions if prediction.error]
     for prediction in unreadable:
-        print(f"gevit predict: cannot read {prediction.path}: {prediction.error}", file=sys.stderr)
+        print(f"gevit predict: cannot read {printable(f'{prediction.path}: {prediction.error}')}", file=sys.stderr)
     return int(bool(unreadable))
 
 
-def _table(predictions: Sequence[Prediction]) -> Table:
+def _line(prediction: Prediction) -> str:
+    pairs = zip(prediction.classes, prediction.probabilities, strict=True)
+    return "\t".join([printable(prediction.path), *(f"{printable(name)}\t{share:.4f}" for name, share in pairs)])
+
+
+def _table(predictions: Sequence[Prediction], caption: str) -> Table:
     from rich import box
     from rich.markup import escape
     from rich.table import Table
 
-    from gevit.rendering.words import percent
-
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD, caption=escape(printable(caption)), caption_justify="left")
     table.add_column("file", overflow="fold")
-    table.add_column("class")
+    table.add_column("class", overflow="fold")
     table.add_column("probability", justify="right")
     for prediction in predictions:
         for place, name in enumerate(prediction.classes):
-            file = "" if place else escape(str(prediction.path))
-            table.add_row(file, escape(name), percent(prediction.probabilities[place]))
+            file = "" if place else escape(printable(prediction.path))
+            table.add_row(file, escape(printable(name)), percent(prediction.probabilities[place]))
     return table

@@ -234,13 +234,13 @@ def _attempt(
     from rich.console import Console
     from rich.progress import track
 
+    console = Console(stderr=True)
     answers: dict[Path, Answer] = {}
     errors: dict[Path, Exception] = {}
     with without_bomb_warnings(), ThreadPoolExecutor() as threads:
         futures = {file: threads.submit(task, file) for file in files}
-        for file, future in track(
-            futures.items(), what, console=Console(stderr=True), transient=True, disable=len(files) <= 200
-        ):
+        quiet = len(files) <= 200 or not console.is_terminal
+        for file, future in track(futures.items(), what, console=console, transient=True, disable=quiet):
             try:
                 answers[file] = future.result()
             except ImportError:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gevit.data.decode import SUFFIXES, decode
+from gevit.data.decode import SUFFIXES, decode, without_bomb_warnings
 from gevit.data.folder import image_files
 from gevit.evaluation.evaluate import predict_logits
 from gevit.models.base import EquivariantModel, info_of
@@ -28,12 +28,14 @@ class Prediction:
         path: the file.
         classes: names of the most probable classes, best first.
         probabilities: of those classes.
+        looks_inverted: whether the image looks like the negative of what the model was trained on.
         error: why the file could not be read; there are no classes then.
     """
 
     path: Path
     classes: tuple[str, ...] = ()
     probabilities: tuple[float, ...] = ()
+    looks_inverted: bool = False
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -44,7 +46,7 @@ class Prediction:
             {"class": name, "probability": probability}
             for name, probability in zip(self.classes, self.probabilities, strict=True)
         ]
-        return {"file": str(self.path), **top[0], "top": top}
+        return {"file": str(self.path), **top[0], "top": top, "looks_inverted": self.looks_inverted}
 
 
 def find_images(patterns: Iterable[str]) -> list[Path]:
@@ -67,7 +69,9 @@ def find_images(patterns: Iterable[str]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def predict(model: EquivariantModel, paths: Sequence[Path], top: int = 1, batch_size: int = 64) -> Iterator[Prediction]:
+def predict(
+    model: EquivariantModel, paths: Sequence[Path], top: int = 1, batch_size: int = 64, invert: bool = False
+) -> Iterator[Prediction]:
     """Predict image files, in order; files that cannot be read say so instead.
 
     Args:
@@ -75,14 +79,44 @@ def predict(model: EquivariantModel, paths: Sequence[Path], top: int = 1, batch_
         paths: the files.
         top: how many of the most probable classes.
         batch_size: images at a time.
+        invert: take the negative of every image, for dark on bright where the model knows bright on dark.
     """
     info = info_of(model)
     for start in range(0, len(paths), batch_size):
-        read = {path: _read(path, info) for path in paths[start : start + batch_size]}
+        with without_bomb_warnings():
+            read = {path: _read(path, info, invert) for path in paths[start : start + batch_size]}
         images = [image for image in read.values() if isinstance(image, Tensor)]
         answers = iter(_most_probable(model, torch.stack(images), top)) if images else iter(())
         for path, image in read.items():
-            yield Prediction(path, *next(answers)) if isinstance(image, Tensor) else Prediction(path, error=image)
+            if isinstance(image, Tensor):
+                yield Prediction(path, *next(answers), looks_inverted=looks_inverted(image, info))
+            else:
+                yield Prediction(path, error=image)
+
+
+def looks_inverted(image: Float[Tensor, "channels side side"], info: ModelInfo) -> bool:
+    """Whether an image, pixels in [0, 1], is more than twice as near in brightness to negatives of the training images.
+
+    Where negatives are about as bright as the images themselves (most photographs), that tells nothing: False.
+    """
+    brightness, usual, spread = (float(np.mean(values)) for values in (image.numpy(), info.mean, info.std))
+    apart = abs((1 - usual) - usual) > 1.5 * spread
+    return apart and 2 * abs(brightness - (1 - usual)) < abs(brightness - usual)
+
+
+def expected_images(info: ModelInfo) -> str:
+    """What images the weights expect, in words.
+
+    >>> expected_images(ModelInfo(name="r4_sa", preset="rotmnist", in_channels=1, num_classes=1, classes=("0",),
+    ...     image_size=28, mean=(0.1307,), std=(0.3081,), data="digits"))
+    'grey images, bright on dark (mean brightness 0.13), as in digits; they are scaled to 28x28'
+    """
+    usual = float(np.mean(info.mean))
+    colour = "grey" if info.in_channels == 1 else "colour"
+    contrast = ", bright on dark" if usual < 0.3 else ", dark on bright" if usual > 0.7 else ""
+    source = f", as in {info.data}" if info.data else ""
+    size = f"{info.image_size}x{info.image_size}"
+    return f"{colour} images{contrast} (mean brightness {usual:.2f}){source}; they are scaled to {size}"
 
 
 def _most_probable(
@@ -94,7 +128,7 @@ def _most_probable(
         yield tuple(info.classes[index] for index in indices.tolist()), tuple(values.tolist())
 
 
-def _read(path: Path, info: ModelInfo) -> Float[Tensor, "channels side side"] | str:
+def _read(path: Path, info: ModelInfo, invert: bool) -> Float[Tensor, "channels side side"] | str:
     """The pixels of a file in [0, 1], or what is wrong with it."""
     try:
         pixels = decode(path, info.image_size, info.in_channels)
@@ -102,4 +136,5 @@ def _read(path: Path, info: ModelInfo) -> Float[Tensor, "channels side side"] | 
         raise
     except Exception as error:  # Pillow's decoders raise whatever they like at a damaged file
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
-    return torch.from_numpy(pixels.astype(np.float32)) / np.iinfo(pixels.dtype).max
+    image = torch.from_numpy(pixels.astype(np.float32)) / np.iinfo(pixels.dtype).max
+    return 1 - image if invert else image

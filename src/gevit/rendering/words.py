@@ -36,7 +36,7 @@ def relative_error(value: float) -> str:
 
 
 def printable(text: object) -> str:
-    """A name that comes from outside, with what would steer a terminal (escapes, line breaks, text direction) shown.
+    r"""A name that comes from outside, with what would steer a terminal (escapes, line breaks, text direction) shown.
 
     >>> printable("a\x1b[2Jb")
     'a\\x1b[2Jb'
