@@ -414,7 +414,7 @@ def test_only_so_many_pixels_are_decoded_at_once(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(folder, "decode", counted)
     open_dataset(str(tmp_path), image_size=8)
-    assert most == 2
+    assert most <= 2
 
 
 def test_sizes_that_no_memory_holds_are_refused(two_classes: Path) -> None:

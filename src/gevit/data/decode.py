@@ -51,15 +51,14 @@ def probe(path: Path) -> Header:
 
 def decode(path: Path, size: int, channels: int) -> UInt[np.ndarray, "channels size size"]:
     """Decode an image file to `channels` (1 or 3) square planes of this size, of 8 or 16 bits."""
-    with _opened(path) as opened:
+    with _opened(path) as image:
         from PIL import Image, ImageOps
 
-        opened.draft(None, (2 * size, 2 * size))
-        image = ImageOps.exif_transpose(opened)
+        image.draft(None, (2 * size, 2 * size))
+        ImageOps.exif_transpose(image, in_place=True)
         deep = image.mode in ("I", "F") or image.mode.startswith("I;16")
-        image = Image.fromarray(_fractions(image)) if deep else _flat(image, "RGB" if channels == 3 else "L")
-        image = ImageOps.fit(image, (size, size), Image.Resampling.BILINEAR)
-    pixels = np.asarray(image)
+        flat = Image.fromarray(_fractions(image)) if deep else _flat(image, "RGB" if channels == 3 else "L")
+        pixels = np.asarray(ImageOps.fit(flat, (size, size), Image.Resampling.BILINEAR))
     if deep:
         pixels = (pixels * 65535).round().astype(np.uint16)
     planes = pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels[None]
@@ -104,13 +103,13 @@ def _is_grey(image: Image) -> bool:
 
 
 def _flat(image: Image, mode: str) -> Image:
-    """Lay a transparent image on white."""
+    """The image in this mode, laid on white if it is transparent; Pillow would copy it even if nothing changes."""
     from PIL import Image as PillowImage
 
     if image.has_transparency_data:
-        image = image.convert("RGBA")
+        image = image if image.mode == "RGBA" else image.convert("RGBA")
         image = PillowImage.alpha_composite(PillowImage.new("RGBA", image.size, "white"), image)
-    return image.convert(mode)
+    return image if image.mode == mode else image.convert(mode)
 
 
 def _fractions(image: Image) -> Float32[np.ndarray, "h w"]:
