@@ -20,11 +20,9 @@ from gevit.reproduce.draw import draw
 from gevit.reproduce.latex import latex
 from gevit.reproduce.markdown import markdown, table_rows
 from gevit.reproduce.page import page
-from gevit.reproduce.results import Result, mean_over_angles, worst_angle, write_result
-from gevit.reproduce.store import result_path, settings_of
-from gevit.reproduce.studies import STUDIES
-from gevit.reproduce.studies.common import GE
-from gevit.reproduce.study import Study
+from gevit.reproduce.results import result_path, settings_of, write_result
+from gevit.reproduce.studies import GE, STUDIES
+from gevit.reproduce.study import Result, Study, mean_over_angles, worst_angle
 from gevit.reproduce.summary import Summary
 from tests.outside import reference
 from tests.running import At, Life, die, held_elsewhere, without_times

@@ -13,16 +13,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gevit.rendering.words import duration
 from gevit.reproduce.budgets import config_of
-from gevit.reproduce.results import Result, write_result
-from gevit.reproduce.store import read_results, result_path, settings_of
-from gevit.reproduce.study import Cell, Study
+from gevit.reproduce.results import read_results, result_path, settings_of, write_result
+from gevit.reproduce.study import Cell, Result, Study
+from gevit.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from gevit.data import DataSet
-    from gevit.training.config import TrainConfig
 
-REPORT = "report.json"
+# Files of a training run.
+CONFIG, REPORT = "config.yaml", "report.json"
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def run_study(study: Study, budget: str, seeds: int, place: Workplace, say: Call
     began = time.monotonic()
     for number, (cell, seed) in enumerate(missing):
         pace = (time.monotonic() - began) / number if number else None
-        rest = f", about {_duration(pace * (len(missing) - number))} to go at this pace" if pace else ""
+        rest = f", about {duration(pace * (len(missing) - number))} to go at this pace" if pace else ""
         say(f"run {done + number + 1} of {len(wanted)}: {cell.key}, seed {seed}{rest}")
         try:
             write_result(result_path(folder, cell, seed), run_cell(study, budget, cell, seed, place))
@@ -94,7 +95,7 @@ def run_cell(study: Study, budget: str, cell: Cell, seed: int, place: Workplace)
 
         # One device: the order of additions, and the meaning of the batch size, stay the same everywhere.
         run = dataclasses.replace(config, out=str(folder), data_root=place.data_root, devices=1)
-        train(run, resume=True, command=place.command)
+        train(run, resume=(folder / CONFIG).exists(), command=place.command)
     try:
         report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
         measured = _measured(report)
@@ -159,11 +160,5 @@ def _by_angle(folder: Path, data: DataSet, images: int, angles: tuple[float, ...
     from gevit.persistence import load
 
     chosen = choose(data.test.labels, images)
-    turned = accuracy_by_angle(load(folder), data.test.images(chosen), data.test.labels[chosen], data.normalize, angles)
-    return {f"{angle:g}": accuracy for angle, accuracy in turned.items()}
-
-
-def _duration(seconds: float) -> str:
-    from gevit.rendering.words import duration
-
-    return duration(seconds)
+    found = accuracy_by_angle(load(folder), data.test.images(chosen), data.test.labels[chosen], data.normalize, angles)
+    return {f"{angle:g}": accuracy for angle, accuracy in found.items()}
