@@ -395,6 +395,15 @@ def test_results_on_other_data_stop_a_study_before_it_runs(tmp_path: Path, capsy
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_folder_that_cannot_be_is_refused_before_anything_is_run(
+    tmp_path: Path, trained: list[TrainConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "results").write_text("not a folder")
+    assert reproduce(tmp_path, "table2", "--budget", "smoke") == 2
+    assert "choose another --results" in capsys.readouterr().err
+    assert not trained
+
+
 def test_refused_before_anything_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study, folder = STUDIES["table2"]("smoke"), tmp_path / "results" / "table2" / "smoke"
     made_up(study, "smoke", folder, seeds=2)

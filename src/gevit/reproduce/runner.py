@@ -61,13 +61,8 @@ def run_study(study: Study, budget: str, seeds: int, place: Workplace, say: Call
     there = [result for results in read_results(study, budget, folder).values() for result in results]
     runs = {(result.run, result.seed) for result in there}
     missing = [(cell, seed) for cell, seed in wanted if (cell.key, seed) not in runs]
-    if missing and there:
-        data = _open(config_of(study, budget, missing[0][0]), place.data_root)
-        if data.digest != there[0].data_digest:
-            raise ValueError(
-                f"the results in {folder} are on other data ({there[0].data_note}) than what is there now "
-                f"({data.note}); give it back, or choose another --results"
-            )
+    if missing:
+        _check(_open(config_of(study, budget, missing[0][0]), place.data_root), there, folder)
     done = len(wanted) - len(missing)
     say(f"{study.name}, budget {budget}: {len(wanted)} runs, {done} of them done already")
     began = time.monotonic()
@@ -81,6 +76,19 @@ def run_study(study: Study, budget: str, seeds: int, place: Workplace, say: Call
             raise KeyboardInterrupt(
                 f"stopped with {done + number} of {len(wanted)} runs done; nothing is lost, the same command goes on"
             ) from error
+
+
+def _check(data: DataSet, there: list[Result], folder: Path) -> None:
+    """Find out before the first run what would spoil its result."""
+    if there and data.digest != there[0].data_digest:
+        raise ValueError(
+            f"the results in {folder} are on other data ({there[0].data_note}) than what is there now "
+            f"({data.note}); restore that data, or choose another --results"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"cannot make the folder {folder}: {error.strerror}; choose another --results") from error
 
 
 def run_cell(study: Study, budget: str, cell: Cell, seed: int, place: Workplace) -> Result:
