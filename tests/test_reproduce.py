@@ -37,7 +37,6 @@ from gevit.reproduce.summary import Summary
 from gevit.training.config import TrainConfig
 from tests.outside import reference
 from tests.running import At, Life, die, held_elsewhere, without_times
-from tests.terminal import terminal
 
 DRAWN = ["plot.png", "plot.svg", "table.html", "table.md", "table.tex"]
 
@@ -187,16 +186,6 @@ def test_accuracy_by_angle_is_that_of_the_kept_weights(tmp_path: Path) -> None:
     expected = accuracy_by_angle(model, data.test.images(chosen), data.test.labels[chosen], data.normalize, angles)
     assert runner._by_angle(tmp_path, data, 5, angles) == {"0": expected[0.0], "45": expected[45.0]}
     assert expected[0.0] > 0.5
-
-
-@pytest.mark.usefixtures("sketched")
-@pytest.mark.parametrize(("columns", "kind"), [(80, "xterm"), (40, "xterm"), (40, "dumb")])
-def test_progress_on_a_terminal(
-    columns: int, kind: str, tmp_path: Path, trained: list[TrainConfig], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with terminal(monkeypatch, columns, kind) as screen:
-        assert reproduce(tmp_path, "cifar10", "--budget", "smoke", "--json") == 0
-    assert any(line.startswith("run 2 of 2: d1_sa-ge-5, seed 0") for line in screen.lines)
 
 
 @pytest.mark.usefixtures("sketched")
