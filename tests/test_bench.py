@@ -5,19 +5,23 @@ import ast
 import importlib.util
 import io
 import json
+import re
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rich.console import Console
 
-from gevit.bench import chart, measure, memory, runner, table
-from gevit.bench.arithmetic import Attention
+from gevit.bench import chart, measure, runner, table
 from gevit.bench.cases import BACKENDS, Case, family, full_suite, quick_suite
+from gevit.bench.costs import Attention, attention_layers, reference_bytes
 from gevit.bench.report import Figures, Machine, Report, Result
 from gevit.cli import bench, main
 
@@ -44,22 +48,46 @@ def parse(*flags: str) -> argparse.Namespace:
     return parser.parse_args(flags)
 
 
+def made_up(request: dict[str, Any]) -> dict[str, Any]:
+    """The answer to a request without any measurement."""
+    if request["case"] is None:
+        return {"torch": "2.6.0", "capability": "AVX2", "sgemm_gflops": 200.0}
+    return {"status": "skipped", "reason": "needs about 40 GB", "group_order": 4, "figures": None}
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure without a process for each case, and without the seconds that the machine's own rate takes."""
+    monkeypatch.setattr(measure, "_sgemm_gflops", lambda size: 200.0)
+    monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
+    monkeypatch.setattr(runner, "ask", measure.answer)
+
+
 # ---- measuring ----
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_worker_measures_a_training_step(backend: str) -> None:
-    case = replace(TINY, backend=backend, mode="train")
+def test_a_case_is_measured_in_a_process_of_its_own() -> None:
+    case = replace(TINY, mode="train")
     found = runner.ask({"case": asdict(case), "threads": 1, "seconds": 0})
     assert (found["status"], found["reason"], found["group_order"]) == ("measured", None, 4)
-    figures = found["figures"]
+    assert 1 < found["figures"]["peak_mib"] < 2000
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_training_step_is_measured(backend: str) -> None:
+    figures = measure.measure_case(replace(TINY, model="z2_sa", backend=backend, mode="train"), seconds=0.0)["figures"]
     assert 0 < figures["attention_seconds"] < figures["seconds"] <= figures["seconds_median"]
     assert figures["repeats"] == 1
     assert figures["images_per_second"] == pytest.approx(1 / figures["seconds"])
-    assert 1 < figures["peak_mib"] < 2000
     assert figures["attention_gflops"] > 0
 
 
+def test_the_rate_of_multiplying_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "_timed", lambda step: 0.5 if step() is not None else 0.0)
+    assert measure._sgemm_gflops(200) == pytest.approx(2 * 200**3 / 0.5 / 1e9)
+
+
+@pytest.mark.usefixtures("in_this_process")
 def test_run_prints_one_json_object_and_writes_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, picture = tmp_path / "new" / "run.json", tmp_path / "run.svg"
     flags = ["--model", "z2_sa", "--size", "22", "--batch", "2", "--mode", "infer", "--neighborhood", "3"]
@@ -70,7 +98,7 @@ def test_run_prints_one_json_object_and_writes_the_same(tmp_path: Path, capsys: 
     assert out.read_text() == printed
     assert set(content) == {"machine", "sgemm_gflops", "interrupted", "cases", "ratios"}
     assert content["machine"]["threads"] == 1
-    assert content["sgemm_gflops"] > 1
+    assert content["sgemm_gflops"] == 200.0
     native, reference = content["cases"]
     assert (native["backend"], reference["backend"]) == ("native", "reference")
     assert native["sgemm_share"] == pytest.approx(native["attention_gflops"] / content["sgemm_gflops"])
@@ -81,22 +109,50 @@ def test_run_prints_one_json_object_and_writes_the_same(tmp_path: Path, capsys: 
     assert picture.read_text().startswith("<?xml")
 
 
-def test_a_case_that_fails_says_why() -> None:
-    result = runner.run_case(replace(TINY, size=3), threads=1, seconds=0.0, sgemm_gflops=200.0)
-    assert (result.status, result.figures) == ("failed", None)
-    assert result.reason is not None
-    assert "size must be at least" in result.reason
+@pytest.mark.parametrize(("columns", "kind"), [(80, "xterm"), (40, "xterm"), (40, "dumb")])
+def test_progress_keeps_the_count_in_view(columns: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = io.StringIO()
+    monkeypatch.setenv("TERM", kind)
+    console = Console(file=drawn, width=columns, force_terminal=True)
+    monkeypatch.setattr(runner, "Console", lambda **_: console)
+    monkeypatch.setattr(runner, "ask", made_up)
+    runner.run_cases([replace(TINY, backend="factored"), TINY], threads=1, seconds=0.0)
+    lines = [re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", line).rstrip() for line in re.split(r"[\r\n]", drawn.getvalue())]
+    assert any(re.search(r"1/2 .*r4_sa ge", line) for line in lines)
+    if kind == "dumb":  # a line each, however long
+        assert "\x1b" not in drawn.getvalue()
+    else:
+        assert max(map(len, lines)) <= columns
+
+
+def ended(code: int, stderr: str = "") -> Callable[..., subprocess.CompletedProcess[str]]:
+    """A process that ended without an answer."""
+    return lambda *_, **__: subprocess.CompletedProcess([], code, stdout="", stderr=stderr)
+
+
+def test_a_case_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess, "run", ended(1, "Traceback ...\nValueError: size must be at least 17\n"))
+    result = runner.run_case(TINY, threads=1, seconds=0.0, sgemm_gflops=200.0)
+    assert (result.status, result.reason, result.figures) == ("failed", "ValueError: size must be at least 17", None)
+
+
+def test_a_process_that_is_killed_is_a_failed_case_and_an_error_of_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(subprocess, "run", ended(-signal.SIGKILL))
+    result = runner.run_case(TINY, threads=1, seconds=0.0, sgemm_gflops=200.0)
+    assert (result.status, result.reason) == ("failed", "killed by SIGKILL (out of memory?)")
+    assert main(["bench", "--model", "z2_sa"]) == 2  # the machine cannot even be measured
+    assert capsys.readouterr().err.splitlines()[-1] == "gevit bench: error: killed by SIGKILL (out of memory?)"
 
 
 def test_interrupting_keeps_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer(request: dict[str, Any]) -> dict[str, Any]:
-        if request["case"] is None:
-            return {"torch": "2.6.0", "capability": "AVX2", "sgemm_gflops": 200.0}
-        if request["case"]["backend"] == "native":
+    def interrupted(request: dict[str, Any]) -> dict[str, Any]:
+        if request["case"] and request["case"]["backend"] == "native":
             raise KeyboardInterrupt
-        return {"status": "skipped", "reason": "needs about 40 GB", "group_order": 4, "figures": None}
+        return made_up(request)
 
-    monkeypatch.setattr(runner, "ask", answer)
+    monkeypatch.setattr(runner, "ask", interrupted)
     report = runner.run_cases(list(family(mode=["train"])), threads=1, seconds=0.0)
     assert report.interrupted
     assert [result.case.backend for result in report.results] == ["reference", "factored"]
@@ -148,19 +204,24 @@ def test_full_suite_holds_the_sweeps() -> None:
 
 
 def test_peak_memory_is_that_of_this_process_alone() -> None:
-    code = "from gevit.bench import memory; a = memory.peak(); b = bytearray(2**26); print(a, memory.peak())"
+    code = "from gevit.bench.measure import peak; a = peak(); b = bytearray(2**26); print(a, peak())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     before, after = map(int, done.stdout.split())
     assert 2**26 * 0.9 < after - before < 2**26 * 1.5
-    assert memory.resident() <= memory.peak()
+    assert measure.resident() <= measure.peak()
+
+
+def test_reference_holds_one_layer_or_in_training_all() -> None:
+    case = replace(TINY, backend="reference")
+    layers = attention_layers(measure.build(case), case.size)
+    alone = [reference_bytes([layer], case) for layer in layers]
+    assert reference_bytes(layers, case) == max(alone)
+    assert reference_bytes(layers, replace(case, mode="train")) == sum(alone) + max(alone) / 3
+    assert reference_bytes(layers, replace(case, batch=5)) == 5 * max(alone)
 
 
 def test_reference_is_refused_when_it_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert memory.reference_need([100, 50], train=False) == 4 * 3 * 100
-    assert memory.reference_need([100, 50], train=True) == 4 * (3 * 150 + 100)
-    assert memory.refusal(79, 100) is None
-    assert memory.refusal(81 * 2**30, 100 * 2**30) == "needs about 81 GB"
-    monkeypatch.setattr(memory, "available", lambda: 2**30)
+    monkeypatch.setattr(measure, "available", lambda: 2**30)
     large = Case("r16_sa", "rotmnist", 5, "ge", 28, 8, "train", "reference")
     found = measure.measure_case(large, seconds=0.0)
     assert (found["status"], found["group_order"], found["figures"]) == ("skipped", 16, None)
@@ -307,6 +368,20 @@ def test_values_without_sense_are_refused(flags: list[str], capsys: pytest.Captu
     assert flags[0] in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("flag", ["--out", "--chart"])
+def test_a_file_that_cannot_be_written_is_refused_before_the_run(
+    flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(runner, "run_cases", lambda *_: pytest.fail("it was run"))
+    folder = tmp_path / "folder.svg"
+    folder.mkdir()
+    assert main(["bench", "--model", "z2_sa", flag, str(folder)]) == 2
+    assert "it is a folder; name another file" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    assert main(["bench", "--model", "z2_sa", flag, str(tmp_path / "file" / "run.svg")]) == 2
+    assert str(tmp_path / "file") in capsys.readouterr().err
+
+
 def test_chart_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r"pip install 'gevit\[figures\]'"):
@@ -317,4 +392,4 @@ def test_flags_need_neither_torch_nor_matplotlib() -> None:
     body = ast.parse(Path(bench.__file__).read_text()).body
     imports = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
     modules = {getattr(node, "module", node.names[0].name) for node in imports}
-    assert modules == {"__future__", "argparse", "pathlib", "typing"}
+    assert modules == {"__future__", "argparse", "os", "pathlib", "typing"}

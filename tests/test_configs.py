@@ -1,53 +1,51 @@
-"""A config file IS the experiment: those of the paper's rows are its studies' `paper` settings."""
+"""A config file is the experiment: those that are shipped, and those that `gevit reproduce --configs` writes."""
 
 from __future__ import annotations
 
-import re
+import json
 from pathlib import Path
 
 import pytest
 
 from gevit import list_models
-from gevit.reproduce.budgets import config_of
+from gevit.cli import main
+from gevit.reproduce.budgets import BUDGETS, config_of
 from gevit.reproduce.studies import STUDIES
 from gevit.training.config import TrainConfig, read_yaml
 
-FOLDER = Path(__file__).parents[1] / "configs"
-FILES = sorted(FOLDER.glob("*.yaml"))
-OF_THE_PAPER = [path for path in FILES if "# The paper's accuracy: " in path.read_text(encoding="utf-8")]
-PAPER_STUDIES = ("table1", "table2", "table3", "table4", "cifar10")
+SHIPPED = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 
 
-def paper_numbers() -> list[tuple[TrainConfig, float]]:
-    """Every run of the paper and its accuracy."""
-    studies = [STUDIES[name]("paper") for name in PAPER_STUDIES]
-    return [
-        (config_of(study, "paper", cell), cell.paper)
-        for study in studies
-        for cell in study.cells
-        if cell.paper is not None
-    ]
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_names_a_model_that_there_is(path: Path) -> None:
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_shipped_names_a_model_that_there_is(path: Path) -> None:
     assert TrainConfig(**read_yaml(path)).model in list_models()
 
 
-@pytest.mark.parametrize("path", OF_THE_PAPER, ids=lambda path: path.stem)
-def test_is_a_run_of_the_paper_with_its_accuracy_on_top(path: Path) -> None:
-    config = TrainConfig(**read_yaml(path))
-    numbers = {number for run, number in paper_numbers() if run == config}
-    assert numbers
-    _, accuracy, effort, command, *_ = path.read_text(encoding="utf-8").splitlines()
-    assert numbers == {float(word.rstrip("%")) for word in accuracy.split() if word.endswith("%")}
-    images, total = (int(word.replace(",", "")) for word in re.findall(r"[\d,]{5,}", effort))
-    assert total == images * config.epochs
-    assert command == f"# gevit train --config configs/{path.name} --data-root DIR"
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("name", STUDIES)
+def test_written_settings_are_those_that_reproduce_trains_with(
+    name: str, budget: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["reproduce", name, "--budget", budget, "--configs", str(tmp_path), "--json"]) == 0
+    study = STUDIES[name](budget)
+    paths = [Path(text) for text in json.loads(capsys.readouterr().out)]
+    assert sorted(paths) == sorted(tmp_path.iterdir())
+    for cell, path in zip(study.runs, paths, strict=True):
+        assert TrainConfig(**read_yaml(path)) == config_of(study, budget, cell)
 
 
-def test_every_run_of_the_paper_has_one() -> None:
-    files = [TrainConfig(**read_yaml(path)) for path in OF_THE_PAPER]
-    runs = [run for run, _ in paper_numbers()]
-    assert len(set(runs)) == len(files)
-    assert set(runs) == set(files)
+def test_written_settings_name_the_numbers_of_the_paper(tmp_path: Path) -> None:
+    assert main(["reproduce", "table2", "--budget", "paper", "--configs", str(tmp_path)]) == 0
+    for cell in STUDIES["table2"]("paper").cells:
+        [line] = [
+            line
+            for line in (tmp_path / f"{cell.key}.yaml").read_text(encoding="utf-8").splitlines()
+            if line.startswith(f"# {cell.row}, {cell.column}")
+        ]
+        assert f"{cell.paper:.2f}%" in line
+
+
+def test_nothing_is_left_where_settings_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["reproduce", "table1", "--configs", str(tmp_path / "file")]) == 2
+    assert "cannot write" in capsys.readouterr().err

@@ -1,31 +1,40 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import re
 import shutil
 import signal
+import sys
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
+from gevit import create_model
 from gevit.cli import main
-from gevit.data import load_digits, open_dataset
+from gevit.data import DataSet, load_digits, open_dataset
+from gevit.data.dataset import choose
+from gevit.environment import environment
+from gevit.evaluation.evaluate import accuracy_by_angle
 from gevit.models import list_models
+from gevit.models.base import info_of
+from gevit.persistence import save
+from gevit.reproduce import runner
 from gevit.reproduce.budgets import BUDGETS, config_of
 from gevit.reproduce.draw import draw
-from gevit.reproduce.latex import latex
 from gevit.reproduce.markdown import markdown, table_rows
-from gevit.reproduce.page import page
-from gevit.reproduce.results import Result, mean_over_angles, worst_angle, write_result
-from gevit.reproduce.store import result_path, settings_of
-from gevit.reproduce.studies import STUDIES
-from gevit.reproduce.studies.common import GE
-from gevit.reproduce.study import Study
+from gevit.reproduce.results import result_path, settings_of, write_result
+from gevit.reproduce.studies import GE, STUDIES
+from gevit.reproduce.study import Result, Study, mean_over_angles, worst_angle
 from gevit.reproduce.summary import Summary
+from gevit.training.config import TrainConfig
 from tests.outside import reference
 from tests.running import At, Life, die, held_elsewhere, without_times
 
@@ -86,31 +95,100 @@ def facts_of(folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_smoke_of_every_study(tmp_path: Path) -> None:
-    wanted = 0
-    for name, make in STUDIES.items():
-        life = Life(["reproduce", name, "--budget", "smoke"], tmp_path)
-        assert life.end() == 0, life.output
-        study, folder = make("smoke"), tmp_path / "results" / name / "smoke"
-        files = [f"{cell.key}_seed0.json" for cell in study.runs]
-        assert sorted(path.name for path in folder.iterdir()) == sorted([*files, *DRAWN])
-        assert "only prove that the machinery runs" in life.output
-        for content in facts_of(folder).values():
-            assert content["environment"]["cpu"]
-            assert content["environment"]["torch"] == torch.__version__
-            assert (content["train_images"], content["test_images"]) == (content["settings"]["limit_train"], 2)
-        wanted += len(files)
-    # What several tables have in common is trained once.
-    assert len(list((tmp_path / "runs" / "reproduce").iterdir())) < wanted
-
-    shutil.rmtree(tmp_path / "runs")
-    table = tmp_path / "results" / "angles" / "smoke" / "table.md"
-    before = table.read_text()
-    table.unlink()
-    assert reproduce(tmp_path, "angles", "--budget", "smoke", "--draw-only") == 0
-    assert table.read_text() == before
+def sketch(figure: Figure, file: str | Path | io.StringIO, **options: Any) -> None:
+    """In place of a picture, which takes longer to draw than a small model to train."""
+    svg = '<svg viewBox="0 0 1 1"></svg>'
+    if isinstance(file, io.StringIO):
+        file.write(svg)
+    else:
+        Path(file).write_text(svg)
 
 
+@pytest.fixture
+def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Figure, "savefig", sketch)
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
+    """The runs that were trained: in no time, with made-up reports."""
+    runs: list[TrainConfig] = []
+
+    def train(config: TrainConfig, resume: bool, command: str) -> None:
+        assert not resume
+        runs.append(config)
+        report = {
+            "history": [{"epoch": 1, "valid_accuracy": 0.25}],
+            "best_epoch": 1,
+            "test": {"accuracy": 0.5},
+            "parameters": 44_428,
+            "equivariance": [
+                {"exact": True, "logits": {"worst": 2e-7}},
+                {"exact": False, "logits": {"worst": 0.1}},
+            ],
+            "seconds": 1.0,
+            "environment": environment(),
+        }
+        config.folder.mkdir(parents=True)
+        (config.folder / runner.REPORT).write_text(json.dumps(report))
+
+    def by_angle(folder: Path, data: DataSet, images: int, angles: tuple[float, ...]) -> dict[str, float]:
+        return dict.fromkeys((f"{angle:g}" for angle in angles), 0.5)
+
+    monkeypatch.setitem(sys.modules, "gevit.training.loop", SimpleNamespace(train=train))
+    monkeypatch.setattr(runner, "_by_angle", by_angle)
+    return runs
+
+
+@pytest.mark.usefixtures("sketched")
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_is_run_recorded_and_drawn(
+    name: str, tmp_path: Path, trained: list[TrainConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reproduce(tmp_path, name, "--budget", "smoke") == 0
+    study, folder = STUDIES[name]("smoke"), tmp_path / "results" / name / "smoke"
+    files = [f"{cell.key}_seed0.json" for cell in study.runs]
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*files, *DRAWN])
+    assert len(trained) == len(files)
+    for content in facts_of(folder).values():
+        assert content["environment"]["cpu"]
+        assert content["environment"]["torch"] == torch.__version__
+        assert (content["train_images"], content["test_images"]) == (content["settings"]["limit_train"], 2)
+        assert (content["test_accuracy"], content["valid_accuracy"]) == (0.5, 0.25)
+        assert content["equivariance_error"] == 2e-7  # of exact rotations alone
+    said = capsys.readouterr()
+    assert f"run {len(files)} of {len(files)}: {study.runs[-1].key}, seed 0" in said.err
+    assert study.rows[0] in said.out
+
+
+def test_what_tables_have_in_common_is_trained_once(tmp_path: Path, trained: list[TrainConfig]) -> None:
+    place = runner.Workplace(tmp_path / "results", tmp_path / "runs")
+    keys = set()
+    for name in ("table1", "table2"):
+        runner.run_study(STUDIES[name]("smoke"), "smoke", 1, place, lambda message: None)
+        keys |= {cell.key for cell in STUDIES[name]("smoke").runs}
+    assert len(trained) == len(keys) == 5
+
+
+@pytest.mark.usefixtures("sketched")
+def test_tables_are_drawn_from_the_results_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "cifar10" / "smoke"
+    made_up(STUDIES["cifar10"]("smoke"), "smoke", folder)
+    assert reproduce(tmp_path, "cifar10", "--budget", "smoke", "--draw-only") == 0
+    assert sorted(path.name for path in folder.iterdir() if path.suffix != ".json") == DRAWN
+    assert not (tmp_path / "runs").exists()
+
+
+def test_accuracy_by_angle_is_that_of_the_kept_weights(tmp_path: Path) -> None:
+    model, data, angles = create_model("r4_sa", pretrained=True).eval(), open_dataset("digits-upright"), (0.0, 45.0)
+    save(model, info_of(model), tmp_path / "model.safetensors")
+    chosen = choose(data.test.labels, 5)
+    expected = accuracy_by_angle(model, data.test.images(chosen), data.test.labels[chosen], data.normalize, angles)
+    assert runner._by_angle(tmp_path, data, 5, angles) == {"0": expected[0.0], "45": expected[45.0]}
+    assert expected[0.0] > 0.5
+
+
+@pytest.mark.usefixtures("sketched")
 def test_json(table1: tuple[Summary, Path], capsys: pytest.CaptureFixture[str]) -> None:
     summary, folder = table1
     assert reproduce(folder.parents[2], "table1", "--seeds", "2", "--json") == 0
@@ -122,6 +200,18 @@ def test_json(table1: tuple[Summary, Path], capsys: pytest.CaptureFixture[str]) 
     assert answer["cells"][1]["seeds"] == 2
 
 
+@dataclass(frozen=True)
+class Sketched:
+    """Prepares a process that draws no pictures, and to which something may happen."""
+
+    event: At | None = None
+
+    def __call__(self) -> None:
+        Figure.savefig = sketch  # type: ignore[method-assign, assignment]
+        if self.event:
+            self.event()
+
+
 def interrupt_self() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
@@ -129,19 +219,20 @@ def interrupt_self() -> None:
 def test_interrupted_anywhere_nothing_is_repeated_and_nothing_lost(tmp_path: Path) -> None:
     words = ["reproduce", "table2", "--budget", "smoke"]
     results = tmp_path / "results" / "table2" / "smoke"
-    first, second, third = (f"{cell.key}_seed0.json" for cell in STUDIES["table2"]("smoke").runs)
+    study = STUDIES["table2"]("smoke")
+    first, second, third = (f"{cell.key}_seed0.json" for cell in study.runs)
 
-    killed_in_training = Life(words, tmp_path, At("torch.optim.Adam.step", 3, die))  # of the second run
+    killed_in_training = Life(words, tmp_path, Sketched(At("torch.optim.Adam.step", 3, die)))  # of the second run
     assert killed_in_training.end() == -signal.SIGKILL
     assert [path.name for path in results.iterdir()] == [first]
     kept = (results / first).stat().st_mtime_ns
 
-    killed_before_its_name = Life(words, tmp_path, At("pathlib.Path.replace", 1, die, "_seed0"))
+    killed_before_its_name = Life(words, tmp_path, Sketched(At("pathlib.Path.replace", 1, die, "_seed0")))
     assert killed_before_its_name.end() == -signal.SIGKILL
     assert [path.name for path in results.glob("[!.]*")] == [first]
 
     # The second run was finished: now the first step is of the third.
-    stopped = Life(words, tmp_path, At("torch.optim.Adam.step", 1, interrupt_self))
+    stopped = Life(words, tmp_path, Sketched(At("torch.optim.Adam.step", 1, interrupt_self)))
     assert stopped.end() == 130
     assert "1 of them done already" in stopped.output
     assert stopped.output.splitlines()[-1] == (
@@ -149,20 +240,23 @@ def test_interrupted_anywhere_nothing_is_repeated_and_nothing_lost(tmp_path: Pat
     )
     assert {path.name for path in results.iterdir()} == {first, second}
 
-    last = Life(words, tmp_path)
+    last = Life(words, tmp_path, Sketched())
     assert last.end() == 0, last.output
     assert "resuming after step" in last.output
+    assert "only prove that the machinery runs" in last.output
     assert (results / first).stat().st_mtime_ns == kept
     assert "–" not in (results / "table.md").read_text().split("## Every run")[0].split("![")[0]
+
     times = {name: (results / name).stat().st_mtime_ns for name in (first, second, third)}
-    again = Life(words, tmp_path)
-    assert again.end() == 0
-    assert "3 of them done already" in again.output
+    said: list[str] = []
+    place = runner.Workplace(tmp_path / "results", tmp_path / "runs" / "reproduce")
+    runner.run_study(study, "smoke", 1, place, said.append)
+    assert said == ["table2, budget smoke: 3 runs, 3 of them done already"]
     assert times == {name: (results / name).stat().st_mtime_ns for name in times}
 
     straight = tmp_path / "straight"
     straight.mkdir()
-    assert Life(words, straight).end() == 0
+    assert Life(words, straight, Sketched()).end() == 0
     assert facts_of(results) == facts_of(straight / "results" / "table2" / "smoke")
 
 
@@ -228,6 +322,7 @@ def test_files_that_are_no_results_are_refused(text: str, message: str, table1: 
         Summary.read(summary.study, "cpu", folder)
 
 
+@pytest.mark.usefixtures("sketched")
 def test_the_tables_tell_the_numbers_of_the_results(table1: tuple[Summary, Path]) -> None:
     summary, folder = table1
     draw(summary, folder)
@@ -258,6 +353,20 @@ def test_the_tables_say_what_they_are_on(table1: tuple[Summary, Path]) -> None:
         assert fact in notes
 
 
+def test_a_setting_that_is_newer_than_a_result_had_its_default(table1: tuple[Summary, Path]) -> None:
+    summary, folder = table1
+    cell = summary.study.runs[0]
+    result = summary.results[cell.key][0]
+    for name, is_default in (("ema", True), ("batch_size", False)):
+        older = {key: value for key, value in result.settings.items() if key != name}
+        write_result(result_path(folder, cell, 0), dataclasses.replace(result, settings=older))
+        if is_default:
+            assert Summary.read(summary.study, "cpu", folder).notes() == summary.notes()
+        else:
+            with pytest.raises(ValueError, match="batch_size = 8 instead of 2"):
+                Summary.read(summary.study, "cpu", folder)
+
+
 def test_a_seed_counts_once(table1: tuple[Summary, Path]) -> None:
     summary, folder = table1
     path = result_path(folder, summary.study.runs[0], 0)
@@ -275,6 +384,15 @@ def test_results_on_other_data_stop_a_study_before_it_runs(tmp_path: Path, capsy
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_folder_that_cannot_be_is_refused_before_anything_is_run(
+    tmp_path: Path, trained: list[TrainConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "results").write_text("not a folder")
+    assert reproduce(tmp_path, "table2", "--budget", "smoke") == 2
+    assert "choose another --results" in capsys.readouterr().err
+    assert not trained
+
+
 def test_refused_before_anything_is_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study, folder = STUDIES["table2"]("smoke"), tmp_path / "results" / "table2" / "smoke"
     made_up(study, "smoke", folder, seeds=2)
@@ -288,11 +406,9 @@ def test_refused_before_anything_is_run(tmp_path: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("text", ["{", "{}", '{"history": [], "best_epoch": 1}', "[]"])
 def test_a_damaged_report_is_named(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from gevit.reproduce.runner import REPORT, _open, _run_name
-
     study = STUDIES["table2"]("smoke")
     config = config_of(study, "smoke", study.runs[0])
-    report = tmp_path / "runs" / _run_name(config, _open(config, None)) / REPORT
+    report = tmp_path / "runs" / runner._run_name(config, runner._open(config, None)) / runner.REPORT
     report.parent.mkdir(parents=True)
     report.write_text(text)
     assert reproduce(tmp_path, "table2", "--budget", "smoke") == 2
@@ -334,16 +450,14 @@ def test_what_is_missing_is_said(table1: tuple[Summary, Path]) -> None:
 
 
 @pytest.mark.parametrize("name", STUDIES)
-@pytest.mark.parametrize("seeds", [1, 2])
-def test_drawing_every_study(name: str, seeds: int, tmp_path: Path) -> None:
+def test_drawing_every_study(name: str, tmp_path: Path) -> None:
     study = STUDIES[name]("cpu")
-    made_up(study, "cpu", tmp_path, seeds)
-    summary = Summary.read(study, "cpu", tmp_path)
-    draw(summary, tmp_path)
+    made_up(study, "cpu", tmp_path, seeds=2)
+    draw(Summary.read(study, "cpu", tmp_path), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".json") == DRAWN
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
-    assert_latex_is_sound(latex(summary))
-    html = page(summary)
+    assert_latex_is_sound((tmp_path / "table.tex").read_text(encoding="utf-8"))
+    html = (tmp_path / "table.html").read_text(encoding="utf-8")
     assert html.count("<table") == html.count("</table>") == 2
     assert "<svg" in html
     assert "made-up digits &amp; more" in html
@@ -353,11 +467,11 @@ def test_drawing_every_study(name: str, seeds: int, tmp_path: Path) -> None:
 def assert_latex_is_sound(text: str) -> None:
     """Environments and braces are closed in order, rows fill the columns, and nothing special stands bare."""
     opened: list[str] = []
-    for kind, environment in re.findall(r"\\(begin|end)\{(\w+)\}", text):
+    for kind, name in re.findall(r"\\(begin|end)\{(\w+)\}", text):
         if kind == "begin":
-            opened.append(environment)
+            opened.append(name)
         else:
-            assert opened.pop() == environment
+            assert opened.pop() == name
     assert not opened
     bare = re.sub(r"\\[\\&%$#_{}]", "", text)
     assert bare.count("{") == bare.count("}")
@@ -443,27 +557,25 @@ def test_measures_over_angles(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="locks are POSIX ones")
 def test_two_processes_do_not_share_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from gevit.reproduce.runner import _open, _run_name
-
     study = STUDIES["table2"]("smoke")
     config = config_of(study, "smoke", study.runs[0])
-    folder = tmp_path / "runs" / _run_name(config, _open(config, None))
+    folder = tmp_path / "runs" / runner._run_name(config, runner._open(config, None))
     with held_elsewhere(folder):
         assert reproduce(tmp_path, "table2", "--budget", "smoke") == 2
     assert f"another process is running {folder}" in capsys.readouterr().err
 
 
 def test_other_settings_are_another_run() -> None:
-    from gevit.reproduce.runner import _open, _run_name
-
     study = STUDIES["table1"]("smoke")
     config = config_of(study, "smoke", study.runs[0])
-    data = _open(config, None)
+    data = runner._open(config, None)
     changes: list[dict[str, Any]] = [{"lr": 0.5}, {"seed": 1}, {"limit_test": 3}]
     changed = [dataclasses.replace(config, **change) for change in changes]
-    assert len({_run_name(run, data) for run in (config, *changed)}) == 4
-    assert _run_name(config, dataclasses.replace(data, note="other data")) != _run_name(config, data)
-    assert _run_name(dataclasses.replace(config, out="elsewhere", data_root="x"), data) == _run_name(config, data)
+    assert len({runner._run_name(run, data) for run in (config, *changed)}) == 4
+    assert runner._run_name(config, dataclasses.replace(data, note="other data")) != runner._run_name(config, data)
+    assert runner._run_name(dataclasses.replace(config, out="elsewhere", data_root="x"), data) == runner._run_name(
+        config, data
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,18 @@
-"""Measurements of one process: a case, or the machine itself."""
+"""Time and memory of a case, or the arithmetic of the machine, measured in this process.
+
+Every measurement has a process to itself, `python -m gevit.bench.measure`: JSON on stdin asks, JSON on stdout answers.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,15 +21,15 @@ from torch.nn.functional import cross_entropy
 
 import gevit
 from gevit.attention import attend
-from gevit.bench import memory
-from gevit.bench.arithmetic import Attention
+from gevit.bench import costs
 from gevit.bench.cases import Case
-from gevit.encoding import Positions, global_neighborhood
-from gevit.layers import Block, GroupAttention, LiftingAttention, MaxPool
+from gevit.layers import GroupAttention
 from gevit.models import GroupTransformer
 
 # A step slower than this is not repeated: what it pays once is small against it.
 SLOW_SECONDS = 20.0
+# Share of the available memory that a case may take.
+LARGEST_SHARE = 0.8
 
 
 def build(case: Case) -> GroupTransformer:
@@ -54,19 +61,19 @@ def measure_machine() -> dict[str, Any]:
 
 def measure_case(case: Case, seconds: float) -> dict[str, Any]:
     """Time of a case, repeated for so many seconds, and the memory that this process takes for it."""
-    before = memory.resident()
+    before = resident()
     torch.manual_seed(0)
     model = build(case)
     order = model.group.order
-    layers = _attention_layers(model, case.size)
+    layers = costs.attention_layers(model, case.size)
     if case.backend == "reference":
-        numbers = [case.batch * _reference_numbers(layer, side) for layer, side in layers]
-        need = memory.reference_need(numbers, case.mode == "train")
-        if reason := memory.refusal(need, memory.available()):
+        need = costs.reference_bytes(layers, case)
+        if need > LARGEST_SHARE * available():
+            reason = f"needs about {need / 2**30:.0f} GB"
             return {"status": "skipped", "reason": reason, "group_order": order, "figures": None}
 
     times = _repeat(_step(model, case), seconds)
-    peak = memory.peak() - before  # of the steps: read before attention is measured by itself
+    held = peak() - before  # of the steps: read before attention is measured by itself
     layer, side = next((layer, side) for layer, side in layers if isinstance(layer, GroupAttention))
     attention = min(_repeat(_attention_call(layer, side, case), seconds))
     figures = {
@@ -74,9 +81,9 @@ def measure_case(case: Case, seconds: float) -> dict[str, Any]:
         "seconds_median": statistics.median(times),
         "repeats": len(times),
         "images_per_second": case.batch / min(times),
-        "peak_mib": peak / 2**20,
+        "peak_mib": held / 2**20,
         "attention_seconds": attention,
-        "attention_gflops": 2 * _multiply_adds(layer, side, case) / attention / 1e9,
+        "attention_gflops": 2 * costs.multiply_adds(layer, side, case) / attention / 1e9,
     }
     return {"status": "measured", "reason": None, "group_order": order, "figures": figures}
 
@@ -124,47 +131,6 @@ def _attention_call(layer: GroupAttention, side: int, case: Case) -> Callable[[]
     return call
 
 
-def _multiply_adds(layer: GroupAttention, side: int, case: Case) -> int:
-    positions: Positions = layer.positions(side, side)
-    work = Attention(
-        batch=case.batch,
-        heads=layer.heads,
-        side=side,
-        neighborhood=layer.neighborhood or global_neighborhood(side, side),
-        order=layer.group.order,
-        channels=layer.head_channels,
-        space_channels=positions.space.shape[1],
-        distinct_offsets=positions.space.shape[0],
-        own_query=positions.own_query,
-    )
-    return work.forward + (work.backward if case.mode == "train" else 0)
-
-
-def _reference_numbers(layer: GroupAttention | LiftingAttention, side: int) -> int:
-    """For one image: at every offset, a coefficient for each (h, h~, h^) and a key vector for each h^."""
-    positions: Positions = layer.positions(side, side)
-    reach = global_neighborhood(side, side)
-    neighborhood = min(layer.neighborhood or reach, reach)
-    keys = positions.element_index.shape[2]
-    numbers = positions.element_index.numel() + keys * layer.head_channels
-    return layer.heads * numbers * (side * neighborhood) ** 2
-
-
-def _attention_layers(model: GroupTransformer, size: int) -> list[tuple[GroupAttention | LiftingAttention, int]]:
-    """The attention layers and the side of the images they see."""
-    layers: list[tuple[GroupAttention | LiftingAttention, int]] = []
-    side = size
-    for layer in (model.lifting, *model.body.values()):
-        for inner in layer.modules():
-            if isinstance(inner, GroupAttention | LiftingAttention):
-                layers.append((inner, side))
-        if isinstance(layer, Block):
-            side -= 2 * layer.crop
-        elif isinstance(layer, MaxPool):
-            side = max(1, side // 2)
-    return layers
-
-
 def _repeat(step: Callable[[], object], seconds: float) -> list[float]:
     """Seconds of each repeat after a warm-up; a slow step's warm-up is the measurement."""
     warm_up = _timed(step)
@@ -186,3 +152,49 @@ def _sgemm_gflops(size: int) -> float:
     """The rate of multiplying two square matrices, in GFlop/s."""
     left, right = torch.randn(2, size, size)
     return 2 * size**3 / min(_repeat(lambda: left @ right, 0.5)) / 1e9
+
+
+# ---- memory of this process and of the machine, in bytes ----
+
+
+def resident() -> int:
+    """The memory this process holds now (where the system does not tell: the most it has held)."""
+    return _read("/proc/self/status", "VmRSS") or peak()
+
+
+def peak() -> int:
+    """The most memory this process has held.
+
+    `getrusage` is the second choice: on Linux a process inherits the peak of the one that started it.
+    """
+    if known := _read("/proc/self/status", "VmHWM"):
+        return known
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def available() -> int:
+    """The memory that a new process can have without swapping."""
+    return _read("/proc/meminfo", "MemAvailable") or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _read(path: str, field: str) -> int | None:
+    """A field of a `/proc` file, which counts in KiB."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":")), None)
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """Measure the case of a request, or the machine where it has none."""
+    torch.set_num_threads(request["threads"])
+    if request["case"] is None:
+        return measure_machine()
+    return measure_case(Case(**request["case"]), request["seconds"])
+
+
+if __name__ == "__main__":
+    json.dump(answer(json.load(sys.stdin)), sys.stdout)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from gevit.bench.cases import Case
+from gevit.files import write_aside
 
 
 @dataclass(frozen=True)
@@ -143,11 +143,9 @@ class Report:
         return Report(machine, content["sgemm_gflops"], content["interrupted"], results)
 
     def save(self, path: Path) -> None:
-        """Write the JSON, aside and then renamed: nobody sees half a file."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.{os.getpid()}")
-        aside.write_text(self.to_json() + "\n")
-        aside.replace(path)
+        """Write the JSON, whole or not at all."""
+        with write_aside(path) as aside:
+            aside.write_text(self.to_json() + "\n", encoding="utf-8")
 
 
 def _flat_result(result: Result) -> dict[str, Any]:

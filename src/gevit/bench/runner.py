@@ -2,51 +2,61 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from gevit.bench.cases import Case
 from gevit.bench.report import Figures, Machine, Report, Result
 from gevit.environment import cpu_model
 
 
-class WorkerError(RuntimeError):
-    """A measuring process that ended without an answer."""
-
-
 def run_cases(cases: Sequence[Case], threads: int, seconds: float) -> Report:
     """Measure the machine, then every case; progress shows on stderr, and Ctrl-C ends with what there is."""
-    machine, sgemm_gflops = _machine(threads)
     results: list[Result] = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=len(cases))
+    with _progress(len(cases)) as show:
+        show(0, "how fast this machine multiplies matrices")
+        machine, sgemm_gflops = _machine(threads)
         try:
-            for case in cases:
-                description = f"{case.architecture} {case.mode}, {case.work}, {case.backend}"
-                progress.update(task, description=description)
+            for number, case in enumerate(cases):
+                show(number, f"{case.architecture} {case.mode}, {case.work}, {case.backend}")
                 results.append(run_case(case, threads, seconds, sgemm_gflops))
-                progress.advance(task)
         except KeyboardInterrupt:
             pass
     return Report(machine, sgemm_gflops, len(results) < len(cases), tuple(results))
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[[int, str], None]]:
+    """Yields a function that is told how many are done and what is next; shows one live line, or else a line each."""
+    console = Console(stderr=True)
+    if not console.is_interactive:
+        yield lambda done, what: console.print(f"{done}/{total} {what}", highlight=False, soft_wrap=True)
+        return
+    # The count stays in view on a narrow terminal, and what is measured fills the rest of the line.
+    rest = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
+    columns = (SpinnerColumn(), MofNCompleteColumn(), TimeElapsedColumn(), rest)
+    with Progress(*columns, console=console, transient=True, expand=True) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda done, what: progress.update(task, completed=done, description=what)
 
 
 def run_case(case: Case, threads: int, seconds: float, sgemm_gflops: float) -> Result:
     """Measure one case."""
     try:
         found = ask({"case": asdict(case), "threads": threads, "seconds": seconds})
-    except WorkerError as error:
+    except ChildProcessError as error:
         return Result(case, "failed", str(error), None, None)
     if figures := found["figures"]:
         found["figures"] = Figures(**figures, sgemm_share=figures["attention_gflops"] / sgemm_gflops)
@@ -62,18 +72,18 @@ def _machine(threads: int) -> tuple[Machine, float]:
 
 
 def ask(request: dict[str, Any]) -> dict[str, Any]:
-    """Send a request to a fresh worker process and wait for its answer."""
+    """Send a request to a fresh process and wait for its answer; raises `ChildProcessError` if there is none."""
     done = subprocess.run(
-        [sys.executable, "-m", "gevit.bench.worker"],
+        [sys.executable, "-m", "gevit.bench.measure"],
         input=json.dumps(request),
         capture_output=True,
         text=True,
     )
     if done.returncode < 0:
         hint = " (out of memory?)" if done.returncode == -signal.SIGKILL else ""
-        raise WorkerError(f"killed by {signal.Signals(-done.returncode).name}{hint}")
+        raise ChildProcessError(f"killed by {signal.Signals(-done.returncode).name}{hint}")
     if done.returncode:
         lines = done.stderr.strip().splitlines()
-        raise WorkerError(lines[-1] if lines else f"ended with code {done.returncode}")
+        raise ChildProcessError(lines[-1] if lines else f"ended with code {done.returncode}")
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer

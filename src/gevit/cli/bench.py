@@ -7,6 +7,7 @@ the flow of the command; everything else is imported when it runs.
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -81,16 +82,18 @@ def run(args: argparse.Namespace) -> int:
     for case in cases:
         measure.build(case)
     out, chart_file = getattr(args, "out", None), getattr(args, "chart", None)
+    if out:
+        _check_file("--out", out)
     if chart_file:
         _check_chart(chart_file)
 
     report = runner.run_cases(cases, args.threads, args.seconds)
+    if out:
+        report.save(out)
     if args.json:
         print(report.to_json())
     else:
         table.show(report, Console())
-    if out:
-        report.save(out)
     if chart_file:
         from gevit.bench import chart
 
@@ -113,10 +116,19 @@ def _cases(args: argparse.Namespace) -> list[Case]:
     return list(dict.fromkeys(family(**given, mode=MODES if mode == "both" else [mode])))
 
 
+def _check_file(flag: str, path: Path) -> None:
+    """Find out before the run whether there can be this file after it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        reason = "it is a folder" if path.is_dir() else f"no permission to write in {path.parent}"
+        raise ValueError(f"{flag} {path} cannot be written: {reason}; name another file")
+
+
 def _check_chart(path: Path) -> None:
     """Find out before the run what would stop its chart."""
     if path.suffix not in CHART_FORMATS:
         raise ValueError(f"--chart draws {', '.join(CHART_FORMATS)}, got {path.name!r}")
+    _check_file("--chart", path)
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:

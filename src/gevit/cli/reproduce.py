@@ -1,4 +1,4 @@
-"""`gevit reproduce`: the paper's tables, and what goes past them."""
+"""`gevit reproduce`: the tables of the paper, and studies beyond it."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import argparse
 import json
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-from gevit.reproduce.budgets import BUDGETS, seeds_of
+from gevit.files import write_aside
+from gevit.reproduce.budgets import BUDGETS, seeds_of, yaml_of
 from gevit.reproduce.studies import STUDIES
+from gevit.reproduce.study import Study
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gevit reproduce`."""
     parser.description = (
-        "Run a table of the paper again, cell by cell, and write it with the paper's numbers beside ours. "
-        "Stop it whenever you like: the same command goes on where it was."
+        "Reproduce a table of the paper: train and test the model of every cell, and write the table with the paper's "
+        "numbers beside ours. Stop it at any time: the same command resumes it."
     )
     parser.epilog = "studies: " + "; ".join(f"{name}: {make('paper').title}" for name, make in STUDIES.items())
     parser.add_argument("study", choices=list(STUDIES), metavar="STUDY", help=", ".join(STUDIES))
@@ -24,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--budget",
         choices=BUDGETS,
         default="cpu",
-        help="smoke: a minute, proves that it runs; cpu: hours on two cores; paper: the paper's setting, for GPUs",
+        help="smoke: a minute, shows that it runs; cpu: hours on two cores; paper: the paper's settings, for GPUs",
     )
     parser.add_argument(
         "--seeds", type=int, default=argparse.SUPPRESS, metavar="N", help="repeat every run with seeds 0 to N-1"
@@ -32,8 +35,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-root", metavar="DIR", help="where data sets are; default: $GEVIT_DATA or the cache")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where results are kept")
     parser.add_argument("--runs", type=Path, default=Path("runs/reproduce"), metavar="DIR", help="where runs are kept")
-    parser.add_argument("--draw-only", action="store_true", help="run nothing; draw from the results that are there")
-    parser.add_argument("--json", action="store_true", help="print the table as JSON")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--draw-only", action="store_true", help="train nothing; draw the results that are there")
+    instead.add_argument(
+        "--configs",
+        type=Path,
+        metavar="DIR",
+        help="train nothing; write the settings of each run to DIR, as YAML files for `gevit train --config`",
+    )
+    parser.add_argument("--json", action="store_true", help="print the table (or the names of the files) as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,6 +51,10 @@ def run(args: argparse.Namespace) -> int:
     from gevit.reproduce.runner import Workplace, run_study
 
     study = STUDIES[args.study](args.budget)
+    if args.configs:
+        paths = [str(path) for path in _write_configs(study, args.budget, args.configs)]
+        print(json.dumps(paths, indent=2) if args.json else "\n".join(paths))
+        return 0
     seeds = getattr(args, "seeds", seeds_of(study, args.budget))
     if seeds < 1:
         raise ValueError(f"--seeds must be at least 1, got {seeds}")
@@ -71,6 +85,14 @@ def run(args: argparse.Namespace) -> int:
     Console().print(table)
     print(*(f"- {note}" for note in summary.notes()), f"table and plot: {folder}", sep="\n")
     return 0
+
+
+def _write_configs(study: Study, budget: str, folder: Path) -> Iterator[Path]:
+    for cell in study.runs:
+        path = folder / f"{cell.key}.yaml"
+        with write_aside(path) as aside:
+            aside.write_text(yaml_of(study, budget, cell), encoding="utf-8")
+        yield path
 
 
 def _say(message: str) -> None:

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = "Train a model, keep the epoch that is best on validation, test it, write a report."
     parser.epilog = (
         "examples:  gevit train --model r4_sa --data digits --epochs 3  |  gevit train --data photos/ --model d4_sa  "
-        "|  gevit train --config configs/rotmnist_r4.yaml  |  gevit train --out runs/r4_sa-digits --resume"
+        "|  gevit train --config configs/rotmnist_rebuilt_r4.yaml  |  gevit train --out runs/r4_sa-digits --resume"
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings from a YAML file; flags go before it")
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out, where it was")

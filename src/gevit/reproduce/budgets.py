@@ -8,6 +8,7 @@ on two cores. `smoke` proves that the machinery runs.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -97,9 +98,30 @@ RECIPES: Mapping[str, Mapping[str, Settings]] = {
 
 def config_of(study: Study, budget: str, cell: Cell, seed: int = 0) -> TrainConfig:
     """The run of a cell."""
-    return TrainConfig(**{**RECIPES[budget][study.experiment], **cell.settings}, seed=seed)
+    return TrainConfig(**_given(study, budget, cell), seed=seed)
+
+
+def yaml_of(study: Study, budget: str, run: Cell) -> str:
+    """A run as a file for `gevit train --config`, with the cells of the table that it fills on top."""
+    import yaml
+
+    cells = [
+        f"# {cell.row}, {cell.column}" + ("" if cell.paper is None else f"; in the paper {cell.paper:.2f}%")
+        for cell in study.cells
+        if cell.key == run.key
+    ]
+    given = {*_given(study, budget, run), "seed"}
+    settings = {
+        name: value for name, value in dataclasses.asdict(config_of(study, budget, run)).items() if name in given
+    }
+    return "\n".join([f"# {study.title}", *cells, yaml.safe_dump(settings, sort_keys=False)])
 
 
 def seeds_of(study: Study, budget: str) -> int:
     """How often a run is repeated, unless it is said otherwise."""
     return study.seeds if budget == "cpu" else 1
+
+
+def _given(study: Study, budget: str, cell: Cell) -> dict[str, Any]:
+    """What the recipe and the cell set; the rest are defaults."""
+    return {**RECIPES[budget][study.experiment], **cell.settings}

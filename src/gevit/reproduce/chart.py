@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from gevit.evaluation.metrics import wilson_interval
 from gevit.rendering.charts import BLUE, FONT, INK, ORANGE, style
-from gevit.reproduce.results import accuracy_on_test
-from gevit.reproduce.studies.common import GE, GSA, RELATIVE
+from gevit.reproduce.studies import GE, GSA, RELATIVE
+from gevit.reproduce.study import accuracy_on_test
 from gevit.reproduce.summary import Summary
 
 if TYPE_CHECKING:

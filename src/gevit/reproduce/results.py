@@ -1,100 +1,106 @@
-"""The result of a run as a JSON file that shows whether it was changed."""
+"""The results of a study as JSON files, each of which shows whether it was changed."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import itertools
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from gevit.files import write_aside
+from gevit.reproduce.budgets import config_of
+from gevit.reproduce.study import Cell, Result, Study
+from gevit.training.config import TrainConfig
 
 # To be raised whenever results of before are no longer comparable, or no longer readable.
 FORMAT = 2
 IDENTITY = ("study", "budget", "run", "seed")
+# Where things lie is no part of an experiment.
+PLACES = ("out", "data_root")
 REMEDY = "move it away, and the same command makes it again"
 
 
-@dataclass(frozen=True)
-class Result:
-    """What came of a run.
-
-    Attributes:
-        study: the table it is of.
-        budget: how it was trained.
-        run: the key of its cells.
-        seed: of everything random.
-        settings: of the training, all that matter.
-        data: name of the data set.
-        data_note: where it is from and how it was split.
-        data_digest: tells it from other data of the same name.
-        train_images: how many were trained on.
-        valid_images: how many the epoch was chosen on.
-        test_images: how many the kept weights were tested on, once.
-        test_accuracy: share of the test images that is right.
-        valid_accuracy: share of the validation images that is right.
-        best_epoch: whose weights were kept.
-        parameters: number of weights.
-        equivariance_error: the worst relative error of the logits over quarter turns and flips of the model's group.
-        by_angle: share of the test images that is right by the angle, in degrees, that they were turned by.
-        seconds: of training.
-        environment: machine, versions and commit.
-        finished: when.
-    """
-
-    study: str
-    budget: str
-    run: str
-    seed: int
-    settings: Mapping[str, Any]
-    data: str
-    data_note: str
-    data_digest: str
-    train_images: int
-    valid_images: int
-    test_images: int
-    test_accuracy: float
-    valid_accuracy: float
-    best_epoch: int
-    parameters: int
-    equivariance_error: float
-    by_angle: Mapping[str, float]
-    seconds: float
-    environment: Mapping[str, str]
-    finished: str
+def settings_of(config: TrainConfig) -> dict[str, Any]:
+    """The settings that make an experiment what it is."""
+    return {name: value for name, value in dataclasses.asdict(config).items() if name not in PLACES}
 
 
-def accuracy_on_test(result: Result) -> float:
-    """Share of the test images that is right."""
-    return result.test_accuracy
-
-
-def mean_over_angles(result: Result) -> float:
-    """Accuracy on the turned test images, averaged over all angles."""
-    return sum(result.by_angle.values()) / len(result.by_angle)
-
-
-def worst_angle(result: Result) -> float:
-    """Accuracy on the turned test images, at the worst of all angles."""
-    return min(result.by_angle.values())
+def result_path(folder: Path, cell: Cell, seed: int) -> Path:
+    """The file of a run's result."""
+    return folder / f"{cell.key}_seed{seed}.json"
 
 
 def write_result(path: Path, result: Result) -> None:
     """Write the file, whole or not at all."""
-    content = {"format": FORMAT, **asdict(result)}
+    content = {"format": FORMAT, **dataclasses.asdict(result)}
     with write_aside(path) as aside:
         text = json.dumps({**content, "digest": _digest(content)}, indent=2, ensure_ascii=False, allow_nan=False)
         aside.write_text(text + "\n", encoding="utf-8")
 
 
-def read_result(path: Path, identity: Mapping[str, Any], settings: Mapping[str, Any]) -> Result:
-    """Read a result that must be of this study, budget, run and seed, made with these settings.
+def read_results(study: Study, budget: str, folder: Path) -> dict[str, list[Result]]:
+    """All results that are there, with whatever seeds, by the key of their cells.
+
+    Raises:
+        ValueError: one of them is not what it should be, or they are not all on the same data.
+    """
+    from gevit.data.dataset import is_other_data
+
+    results = {
+        cell.key: [read_result(study, budget, cell, seed, folder) for seed in sorted(_seeds(folder, cell))]
+        for cell in study.runs
+    }
+    there = [result for of_cell in results.values() for result in of_cell]
+    for first, result in itertools.pairwise(there):
+        if is_other_data(result.data_digest, first.data_digest):
+            raise ValueError(
+                f"the results in {folder} are on different data: {result.run}, seed {result.seed}, on {result.data} "
+                f"({result.data_note}), but {first.run}, seed {first.seed}, on {first.data} ({first.data_note}); "
+                "move away those of one, or choose another --results"
+            )
+    return results
+
+
+def read_result(study: Study, budget: str, cell: Cell, seed: int, folder: Path) -> Result:
+    """Read the result of a run, which must be of this study and made with the settings of its budget.
 
     Raises:
         ValueError: it was edited, is of another version, or of something else.
     """
+    path = result_path(folder, cell, seed)
+    result = _read(path)
+    for name, expected in zip(IDENTITY, (study.name, budget, cell.key, seed), strict=True):
+        if getattr(result, name) != expected:
+            raise ValueError(
+                f"{path} is of {name} {getattr(result, name)!r}, expected {expected!r}: it was renamed or copied; "
+                f"{REMEDY}"
+            )
+    ours = settings_of(config_of(study, budget, cell, seed))
+    made_with = {
+        **settings_of(TrainConfig()),
+        **result.settings,
+    }  # a setting that is newer than the result: its default
+    differences = [
+        f"{name} = {made_with[name]!r} instead of {ours.get(name)!r}"
+        for name in sorted(made_with)
+        if made_with[name] != ours.get(name)
+    ]
+    if differences:
+        raise ValueError(
+            f"{path} was made with other settings than this version's: {', '.join(differences)}; {REMEDY}, "
+            "or choose another --results"
+        )
+    angles = [f"{angle:g}" for angle in study.angles]
+    if list(result.by_angle) != angles:
+        raise ValueError(f"{path} has other angles than this version's {', '.join(angles) or 'none'}; {REMEDY}")
+    return result
+
+
+def _read(path: Path) -> Result:
+    """A result as it was written."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -109,29 +115,21 @@ def read_result(path: Path, identity: Mapping[str, Any], settings: Mapping[str, 
             f"{path} was edited by hand or damaged: its content does not match its digest; restore it, or {REMEDY}"
         )
     del content["format"]
-    expected = {entry.name for entry in fields(Result)}
+    expected = {entry.name for entry in dataclasses.fields(Result)}
     if content.keys() != expected:
         names = ", ".join(sorted(content.keys() ^ expected))
         raise ValueError(f"{path} is the result of another version of gevit, which differs in {names}; {REMEDY}")
-    result = Result(**content)
-    for name in IDENTITY:
-        if getattr(result, name) != identity[name]:
-            raise ValueError(
-                f"{path} is of {name} {getattr(result, name)!r}, expected {identity[name]!r}: "
-                f"it was renamed or copied; {REMEDY}"
-            )
-    differences = [
-        f"{name} = {result.settings.get(name)!r} instead of {settings.get(name)!r}"
-        for name in sorted({*settings, *result.settings})
-        if result.settings.get(name) != settings.get(name)
-    ]
-    if differences:
-        raise ValueError(
-            f"{path} was made with other settings than this version's: {', '.join(differences)}; {REMEDY}, "
-            "or choose another --results"
-        )
-    return result
+    return Result(**content)
 
 
 def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _seeds(folder: Path, cell: Cell) -> Iterator[int]:
+    for path in folder.glob(f"{cell.key}_seed*.json"):
+        seed = path.stem.rpartition("_seed")[2]
+        if seed.isdecimal():
+            if str(int(seed)) != seed:
+                raise ValueError(f"{path} is no name of a result, seeds have no leading zeros; {REMEDY}")
+            yield int(seed)

@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gevit.files import is_left_over
+from gevit.rendering.words import duration
 from gevit.reproduce.budgets import config_of
-from gevit.reproduce.results import Result, write_result
-from gevit.reproduce.store import read_results, result_path, settings_of
-from gevit.reproduce.study import Cell, Study
+from gevit.reproduce.results import read_results, result_path, settings_of, write_result
+from gevit.reproduce.study import Cell, Result, Study
+from gevit.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from gevit.data import DataSet
-    from gevit.training.config import TrainConfig
 
-REPORT = "report.json"
+# Files of a training run.
+CONFIG, REPORT = "config.yaml", "report.json"
 
 
 @dataclass(frozen=True)
@@ -61,21 +62,14 @@ def run_study(study: Study, budget: str, seeds: int, place: Workplace, say: Call
     there = [result for results in read_results(study, budget, folder).values() for result in results]
     runs = {(result.run, result.seed) for result in there}
     missing = [(cell, seed) for cell, seed in wanted if (cell.key, seed) not in runs]
-    if missing and there:
-        from gevit.data.dataset import is_other_data
-
-        data = _open(config_of(study, budget, missing[0][0]), place.data_root)
-        if is_other_data(there[0].data_digest, data.digest):
-            raise ValueError(
-                f"the results in {folder} are on other data ({there[0].data_note}) than what is there now "
-                f"({data.note}); give it back, or choose another --results"
-            )
+    if missing:
+        _check(_open(config_of(study, budget, missing[0][0]), place.data_root), there, folder)
     done = len(wanted) - len(missing)
     say(f"{study.name}, budget {budget}: {len(wanted)} runs, {done} of them done already")
     began = time.monotonic()
     for number, (cell, seed) in enumerate(missing):
         pace = (time.monotonic() - began) / number if number else None
-        rest = f", about {_duration(pace * (len(missing) - number))} to go at this pace" if pace else ""
+        rest = f", about {duration(pace * (len(missing) - number))} to go at this pace" if pace else ""
         say(f"run {done + number + 1} of {len(wanted)}: {cell.key}, seed {seed}{rest}")
         try:
             write_result(result_path(folder, cell, seed), run_cell(study, budget, cell, seed, place))
@@ -83,6 +77,21 @@ def run_study(study: Study, budget: str, seeds: int, place: Workplace, say: Call
             raise KeyboardInterrupt(
                 f"stopped with {done + number} of {len(wanted)} runs done; nothing is lost, the same command goes on"
             ) from error
+
+
+def _check(data: DataSet, there: list[Result], folder: Path) -> None:
+    """Find out before the first run what would spoil its result."""
+    from gevit.data.dataset import is_other_data
+
+    if there and is_other_data(there[0].data_digest, data.digest):
+        raise ValueError(
+            f"the results in {folder} are on other data ({there[0].data_note}) than what is there now "
+            f"({data.note}); restore that data, or choose another --results"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OSError(f"cannot make the folder {folder}: {error.strerror}; choose another --results") from error
 
 
 def run_cell(study: Study, budget: str, cell: Cell, seed: int, place: Workplace) -> Result:
@@ -97,7 +106,7 @@ def run_cell(study: Study, budget: str, cell: Cell, seed: int, place: Workplace)
 
         # One device: the order of additions, and the meaning of the batch size, stay the same everywhere.
         run = dataclasses.replace(config, out=str(folder), data_root=place.data_root, devices=1)
-        train(run, resume=True, command=place.command)
+        train(run, resume=(folder / CONFIG).exists(), command=place.command)
     try:
         report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
         measured = _measured(report)
@@ -162,11 +171,5 @@ def _by_angle(folder: Path, data: DataSet, images: int, angles: tuple[float, ...
     from gevit.persistence import load
 
     chosen = choose(data.test.labels, images)
-    turned = accuracy_by_angle(load(folder), data.test.images(chosen), data.test.labels[chosen], data.normalize, angles)
-    return {f"{angle:g}": accuracy for angle, accuracy in turned.items()}
-
-
-def _duration(seconds: float) -> str:
-    from gevit.rendering.words import duration
-
-    return duration(seconds)
+    found = accuracy_by_angle(load(folder), data.test.images(chosen), data.test.labels[chosen], data.normalize, angles)
+    return {f"{angle:g}": accuracy for angle, accuracy in found.items()}

@@ -1,4 +1,4 @@
-"""What a study is: a table of cells, each the outcome of a run."""
+"""What a study is: a table of cells, each a number measured on the results of a training run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,69 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gevit.reproduce.results import Result, accuracy_on_test
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a run.
+
+    Attributes:
+        study: the table it is of.
+        budget: how it was trained.
+        run: the key of its cells.
+        seed: of everything random.
+        settings: of the training, all that matter.
+        data: name of the data set.
+        data_note: where it is from and how it was split.
+        data_digest: tells it from other data of the same name.
+        train_images: how many were trained on.
+        valid_images: how many the epoch was chosen on.
+        test_images: how many the kept weights were tested on, once.
+        test_accuracy: share of the test images that is right.
+        valid_accuracy: share of the validation images that is right.
+        best_epoch: whose weights were kept.
+        parameters: number of weights.
+        equivariance_error: the worst relative error of the logits over quarter turns and flips of the model's group.
+        by_angle: share of the test images that is right by the angle, in degrees, that they were rotated by.
+        seconds: of training.
+        environment: machine, versions and commit.
+        finished: when.
+    """
+
+    study: str
+    budget: str
+    run: str
+    seed: int
+    settings: Mapping[str, Any]
+    data: str
+    data_note: str
+    data_digest: str
+    train_images: int
+    valid_images: int
+    test_images: int
+    test_accuracy: float
+    valid_accuracy: float
+    best_epoch: int
+    parameters: int
+    equivariance_error: float
+    by_angle: Mapping[str, float]
+    seconds: float
+    environment: Mapping[str, str]
+    finished: str
+
+
+def accuracy_on_test(result: Result) -> float:
+    """Share of the test images that is right."""
+    return result.test_accuracy
+
+
+def mean_over_angles(result: Result) -> float:
+    """Accuracy on the rotated test images, averaged over all angles."""
+    return sum(result.by_angle.values()) / len(result.by_angle)
+
+
+def worst_angle(result: Result) -> float:
+    """Accuracy on the rotated test images, at the worst of all angles."""
+    return min(result.by_angle.values())
 
 
 @dataclass(frozen=True)
@@ -49,7 +111,7 @@ class Study:
         cells: row by row.
         notes: what a reader has to know to judge the numbers.
         seeds: how many repetitions a budget of hours has time for.
-        angles: in degrees; the accuracy on test images turned by each of them is measured too.
+        angles: in degrees; the accuracy on test images rotated by each of them is measured too.
         ordered: whether the rows are steps of one quantity, which a line may join.
     """
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gevit.rendering.words import duration
 from gevit.reproduce.budgets import config_of
-from gevit.reproduce.results import Result
-from gevit.reproduce.store import read_results, settings_of
-from gevit.reproduce.study import Cell, Study
+from gevit.reproduce.results import read_results, settings_of
+from gevit.reproduce.study import Cell, Result, Study
 
 # What the paper's numbers are on.
 PAPER_DATA = {"rotmnist": "rotMNIST", "encodings": "rotMNIST", "cifar10": "CIFAR-10", "pcam": "PatchCamelyon"}
@@ -151,8 +151,6 @@ class Summary:
 
     def run_table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Every run: the header, and a row each."""
-        from gevit.rendering.words import duration
-
         header = ("run", "seed", "training images", "test, %", "validation, %", "epoch kept", "parameters")
         return (*header, "equivariance error", "time"), [
             (
@@ -202,7 +200,7 @@ class Summary:
         """What our runs were trained with, and the paper's."""
         cell = next(cell for cell in self.study.runs if self.results[cell.key])
         result = self.results[cell.key][0]
-        ours, paper = result.settings, settings_of(config_of(self.study, "paper", cell))
+        ours, paper = (settings_of(config_of(self.study, budget, cell)) for budget in (self.budget, "paper"))
         return [
             f"{IMAGES[name][1]} {getattr(result, IMAGES[name][0]):,} instead of all"
             if name in IMAGES
@@ -212,8 +210,6 @@ class Summary:
         ]
 
     def _origin(self) -> str:
-        from gevit.rendering.words import duration
-
         results = self.all_results
         machines, versions, commits = (
             _listed(result.environment.get(name, "unknown") for result in results)

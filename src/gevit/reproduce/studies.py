@@ -1,0 +1,286 @@
+"""The studies by name: the tables of the paper, then what goes beyond them. Each is a function of the budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from gevit.reproduce.study import Cell, Study, accuracy_on_test, mean_over_angles, worst_angle
+
+Row = TypeVar("Row")
+
+GSA, GE, RELATIVE = "GSA-Nets", "GE-ViT", "relative"
+ENCODINGS = {GSA: "gsa", GE: "ge", RELATIVE: "relative"}
+
+# The paper's accuracies in percent, of GSA-Nets and of GE-ViT. Table 1 is of R4_SA, by the side of the neighbourhood.
+TABLE1 = {
+    3: (96.28, 96.63),
+    5: (97.47, 97.58),
+    7: (97.33, 97.45),
+    9: (97.10, 97.15),
+    11: (97.06, 97.16),
+    15: (96.89, 97.12),
+    19: (96.86, 97.37),
+    23: (96.90, 97.01),
+}
+TABLE2 = {
+    "Z2_SA": (96.63, 96.63),
+    "R4_SA": (97.46, 97.58),
+    "R8_SA": (97.79, 97.88),
+    "R12_SA": (97.97, 98.01),
+    "R16_SA": (97.66, 97.83),
+}
+TABLE3 = {
+    "Z2_SA": (80.14, 80.14),
+    "R4_SA": (79.40, 82.73),
+    "R8_SA": (82.26, 83.82),
+}
+CIFAR10 = {"D1_SA": (69.31, 70.40)}
+# Of table 4: those that are not GE-ViT.
+BASELINES = {
+    "Z2-CNN": ("z2_cnn", 95.14),
+    "P4-CNN": ("p4_cnn", 98.21),
+    "α-P4-CNN": ("alpha_p4_cnn", 98.31),
+    "CPVT": ("cpvt", 97.69),
+}
+
+TEST_SELECTION = "the authors' code chooses the epoch by its accuracy on the test images, ours on validation images"
+CODES_SETTING = (
+    "the budget `paper` trains as the authors' code does, with SGD; the paper names one setting for all data"
+)
+ONE_RECIPE = "every model is trained by the recipe of GE-ViT; the paper trains the CNNs as their own papers do"
+OURS = "the relative encoding is ours, the paper has no number for it"
+
+
+def _no_symmetry(encodings: str, symmetries: str = "no rotations") -> str:
+    return f"Z2_SA has {symmetries}, so {encodings} encodings are the same and it is one run"
+
+
+def attention_cell(row: str, column: str, model: str, neighborhood: int = 5, paper: float | None = None) -> Cell:
+    """A self-attention model with the encoding that the column is named after.
+
+    >>> attention_cell("Z2_SA", GSA, "z2_sa").key  # with one group element, all encodings are the same
+    'z2_sa-ge-5'
+    """
+    encoding = "ge" if model == "z2_sa" else ENCODINGS[column]
+    return Cell(row, column, {"model": model, "encoding": encoding, "neighborhood": neighborhood}, paper)
+
+
+def _by_encoding(
+    models: Iterable[str], columns: Sequence[str], paper: Mapping[str, tuple[float, float]]
+) -> tuple[Cell, ...]:
+    """A row for each model and a column for each encoding, beside the numbers that the paper has."""
+    return tuple(
+        attention_cell(model, column, model.lower(), paper=number)
+        for model in models
+        for column, number in itertools.zip_longest(columns, paper.get(model, ()))
+    )
+
+
+def _rows(rows: Iterable[Row], budget: str, smoke: int = 2) -> list[Row]:
+    """All rows; a smoke test has the first ones, which are the quickest."""
+    return list(rows)[: smoke if budget == "smoke" else None]
+
+
+# ---- the paper ----
+
+
+def table1(budget: str) -> Study:
+    """How the size of the neighbourhood matters."""
+    return Study(
+        name="table1",
+        title="Table 1: R4_SA with neighbourhoods of different sizes, GSA-Nets against GE-ViT",
+        experiment="rotmnist",
+        row_title="neighbourhood",
+        cells=tuple(
+            attention_cell(f"{n}x{n}", column, "r4_sa", n, paper)
+            for n in _rows(TABLE1, budget)
+            for column, paper in zip((GSA, GE), TABLE1[n], strict=True)
+        ),
+        notes=(TEST_SELECTION,),
+    )
+
+
+def table2(budget: str) -> Study:
+    """How the number of rotations matters."""
+    return Study(
+        name="table2",
+        title="Table 2: rotation groups of increasing order, GSA-Nets against GE-ViT, 5x5 neighbourhoods",
+        experiment="rotmnist",
+        row_title="model",
+        cells=_by_encoding(_rows(TABLE2, budget), (GSA, GE), TABLE2),
+        notes=(TEST_SELECTION, _no_symmetry("both")),
+    )
+
+
+def table3(budget: str) -> Study:
+    """Rotations on images of tissue."""
+    return Study(
+        name="table3",
+        title="Table 3: PatchCamelyon, GSA-Nets against GE-ViT",
+        experiment="pcam",
+        row_title="model",
+        cells=_by_encoding(_rows(TABLE3, budget), (GSA, GE), TABLE3),
+        notes=(_no_symmetry("both"), CODES_SETTING, "the paper does not say the neighbourhood; ours is 5x5"),
+    )
+
+
+def table4(budget: str) -> Study:
+    """GE-ViT beside other networks."""
+    column = "accuracy"
+    attention = [attention_cell(model, GE, model.lower(), paper=TABLE2[model][1]) for model in _rows(TABLE2, budget)]
+    return Study(
+        name="table4",
+        title="Table 4: GE-ViT against convolutional networks and CPVT",
+        experiment="rotmnist",
+        row_title="model",
+        cells=(
+            *(dataclasses.replace(cell, column=column) for cell in attention),
+            *(Cell(label, column, {"model": name}, paper) for label, (name, paper) in BASELINES.items()),
+        ),
+        notes=(TEST_SELECTION, ONE_RECIPE, "CPVT's number is in the text of the paper"),
+        ordered=False,
+    )
+
+
+def cifar10(budget: str) -> Study:
+    """Two numbers in the text of the paper, on natural images."""
+    return Study(
+        name="cifar10",
+        title="CIFAR-10, GSA-Nets against GE-ViT",
+        experiment="cifar10",
+        row_title="model",
+        cells=_by_encoding(CIFAR10, (GSA, GE), CIFAR10),
+        notes=(
+            TEST_SELECTION,
+            CODES_SETTING,
+            "the paper says neither the group nor the neighbourhood; ours are the authors' code's flips (D1), and 5x5",
+        ),
+        seeds=2,
+        ordered=False,
+    )
+
+
+# ---- beyond the paper ----
+
+
+def encodings(budget: str) -> Study:
+    """Whether the encodings differ by more than seeds do; every budget has all rows."""
+    return Study(
+        name="encodings",
+        title="The encodings on R4_SA, and Z2_SA, under one recipe, 5x5 neighbourhoods",
+        experiment="encodings",
+        row_title="model",
+        cells=_by_encoding(("Z2_SA", "R4_SA"), (GSA, GE, RELATIVE), TABLE2),
+        notes=(TEST_SELECTION, _no_symmetry("all"), OURS),
+        seeds=3,
+        ordered=False,
+    )
+
+
+def relative(budget: str) -> Study:
+    """The cheaper encoding against the paper's."""
+    architectures = [("R4_SA", n, paper) for n, (_, paper) in TABLE1.items()]
+    architectures += [(model, 5, TABLE2[model][1]) for model in ("R8_SA", "R12_SA", "R16_SA")]
+    return Study(
+        name="relative",
+        title="Tables 1 and 2 with the relative encoding against that of GE-ViT",
+        experiment="rotmnist",
+        row_title="model, neighbourhood",
+        cells=tuple(
+            attention_cell(f"{model}, {n}x{n}", column, model.lower(), n, paper if column == GE else None)
+            for model, n, paper in _rows(architectures, budget, smoke=1)
+            for column in (GE, RELATIVE)
+        ),
+        notes=(TEST_SELECTION, OURS),
+        ordered=False,
+    )
+
+
+def reflections(budget: str) -> Study:
+    """Each group of rotations, without and with reflections."""
+    return Study(
+        name="reflections",
+        title="Table 2 with reflections: R_n against D_n, GSA-Nets against GE-ViT, 5x5 neighbourhoods",
+        experiment="rotmnist",
+        row_title="model",
+        cells=_by_encoding(_rows(("Z2_SA", "D1_SA", "R4_SA", "D4_SA", "R8_SA", "D8_SA"), budget), (GSA, GE), TABLE2),
+        notes=(
+            TEST_SELECTION,
+            "a reflected digit is often not a digit: this data is not symmetric under reflections",
+            _no_symmetry("both", "neither rotations nor reflections"),
+        ),
+        ordered=False,
+    )
+
+
+def tissue(budget: str) -> Study:
+    """Rotations and reflections on images of tissue, which has both symmetries."""
+    return Study(
+        name="tissue",
+        title="Table 3 with reflections and the relative encoding: PatchCamelyon",
+        experiment="pcam",
+        row_title="model",
+        cells=_by_encoding(_rows(("Z2_SA", "R4_SA", "D4_SA", "R8_SA"), budget), (GSA, GE, RELATIVE), TABLE3),
+        notes=(_no_symmetry("all", "neither rotations nor reflections"), f"{OURS}, and none for D4", CODES_SETTING),
+        ordered=False,
+    )
+
+
+def sizes(budget: str) -> Study:
+    """Whether equivariance helps most with little data."""
+    sizes_of = {"smoke": (4, 8), "cpu": (100, 250, 500, 1000, 2000), "paper": (100, 250, 500, 1000, 2500, 5000, 10_000)}
+    models = {"Z2_SA": "z2_sa", "R4_SA (GE-ViT)": "r4_sa", "Z2-CNN": "z2_cnn", "P4-CNN": "p4_cnn"}
+    return Study(
+        name="sizes",
+        title="Accuracy against the number of training images, with and without equivariance to quarter turns",
+        experiment="sizes",
+        row_title="training images",
+        cells=tuple(
+            Cell(f"{size:,}", column, {"model": model, "limit_train": size})
+            for size in sizes_of[budget]
+            for column, model in models.items()
+        ),
+        notes=(ONE_RECIPE, "every size is trained for the same number of epochs, so fewer images mean fewer steps"),
+        seeds=2,
+    )
+
+
+def angles(budget: str) -> Study:
+    """Which rotations a model handles that it has never been shown."""
+    step = 15
+    models = {
+        "Z2_SA": "z2_sa",
+        "R4_SA": "r4_sa",
+        "R8_SA": "r8_sa",
+        "Z2-CNN": "z2_cnn",
+        "P4-CNN": "p4_cnn",
+        "CPVT": "cpvt",
+    }
+    measures = {"upright": accuracy_on_test, "mean of all angles": mean_over_angles, "worst angle": worst_angle}
+    return Study(
+        name="angles",
+        title="Trained on upright digits, tested on rotated ones",
+        experiment="upright",
+        row_title="model",
+        cells=tuple(
+            Cell(row, column, {"model": models[row]}, measure=measure)
+            for row in _rows(models, budget)
+            for column, measure in measures.items()
+        ),
+        notes=(
+            ONE_RECIPE,
+            f"all test images are rotated by every multiple of {step}°; a 6 rotated by 180° is a 9, and a 9 is a 6",
+        ),
+        seeds=3,
+        angles=tuple(float(angle) for angle in range(0, 360, step)),
+        ordered=False,
+    )
+
+
+STUDIES: dict[str, Callable[[str], Study]] = {
+    study.__name__: study
+    for study in (table1, table2, table3, table4, cifar10, encodings, relative, reflections, tissue, sizes, angles)
+}
