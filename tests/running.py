@@ -30,24 +30,23 @@ from gevit.data.dataset import MemorySplit
 from gevit.data.digits import digit_set
 from gevit.training.checkpoint import Checkpoint, newest_good_checkpoint
 from gevit.training.config import TrainConfig
-from gevit.training.folder import LOCK
-from gevit.training.interrupt import Interrupt
-from gevit.training.loop import Run
+from gevit.training.loop import Interrupt, Run
+from gevit.training.run_folder import LOCK
 from gevit.training.setup import make_fabric
 
 # Small, but with everything that a run has to remember.
 TRAIN = (
     *("train", "--model", "z2_sa", "--neighborhood", "3", "--data", "rotmnist-rebuilt", "--data-root", "data"),
-    *("--batch-size", "2", "--epochs", "2", "--rotate", "--ema", "0.9", "--schedule", "cosine"),
+    *("--batch-size", "2", "--epochs", "2", "--image-size", "22", "--rotate", "--ema", "0.9", "--schedule", "cosine"),
     *("--checkpoint-seconds", "0", "--accelerator", "cpu"),
 )
-STEPS = 12
+STEPS = 6
 OPTIMIZERS = [*TrainConfig.__dataclass_fields__["optimizer"].metadata["choices"]]
 PATIENCE = 300
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 # What may differ between two runs that are the same.
 TIMES = {"seconds", "images_per_second", "epoch_seconds"}
-NAMES = {"command"}
+NAMES = {"command", "run_id"}
 
 _numbers = itertools.count()
 _forks = multiprocessing.get_context("forkserver")
