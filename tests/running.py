@@ -11,9 +11,12 @@ import itertools
 import multiprocessing
 import os
 import pkgutil
+import pty
 import signal
 import subprocess
 import sys
+import termios
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +69,7 @@ class Life:
         home: its working folder; what it prints goes to a file there.
         prepare: called in the process before anything else, to have a fault happen at a certain place.
         environment: more variables.
+        columns: of the terminal that it runs in; None for no terminal, but a file.
     """
 
     def __init__(
@@ -74,10 +78,13 @@ class Life:
         home: Path,
         prepare: Callable[[], None] | None = None,
         environment: Mapping[str, str] | None = None,
+        columns: int | None = None,
     ) -> None:
         self._printed = home / f"printed-{next(_numbers)}.txt"
+        self._terminal = Terminal(columns, self._printed) if columns else None
+        prints_to = self._terminal.path if self._terminal else self._printed
         self._process = _forks.Process(
-            target=_live, args=(list(arguments), home, self._printed, prepare, dict(environment or {}))
+            target=_live, args=(list(arguments), home, prints_to, prepare, dict(environment or {}))
         )
         with mock.patch.dict(os.environ, ONE_THREAD):  # the first start is that of the server
             self._process.start()
@@ -101,7 +108,35 @@ class Life:
         if self._process.exitcode is None:
             self._process.kill()
             raise TimeoutError(f"still running after {PATIENCE} s; it said: {self.output}")
+        if self._terminal:
+            self._terminal.close()
         return self._process.exitcode
+
+
+class Terminal:
+    """A pseudo-terminal whose screen is a file.
+
+    Attributes:
+        path: its device.
+    """
+
+    def __init__(self, columns: int, screen: Path) -> None:
+        self._ours, self._theirs = pty.openpty()
+        termios.tcsetwinsize(self._theirs, (24, columns))
+        self.path = Path(os.ttyname(self._theirs))
+        self._reader = threading.Thread(target=self._read, args=(screen,), daemon=True)
+        self._reader.start()
+
+    def _read(self, screen: Path) -> None:
+        with screen.open("wb") as file, contextlib.suppress(OSError):  # the end of a terminal is an error
+            while text := os.read(self._ours, 4096):
+                file.write(text)
+
+    def close(self) -> None:
+        """Once its process has ended."""
+        os.close(self._theirs)
+        self._reader.join(PATIENCE)
+        os.close(self._ours)
 
 
 def _live(

@@ -91,9 +91,9 @@ def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("function", "call", "saved"),
     [
-        ("gevit.training.loop.save_checkpoint", 9, 8),
-        ("gevit.training.events.EventFile.add", 2, 9),
-        ("gevit.training.loop.Run._save_best", 2, 11),
+        ("gevit.training.loop.save_checkpoint", 4, 3),
+        ("gevit.training.log.EventFile.add", 2, 5),
+        ("gevit.training.loop.Run._save_best", 1, 2),
     ],
 )
 def test_a_full_disk(home: Path, straight: Path, disk: Path, function: str, call: int, saved: int) -> None:

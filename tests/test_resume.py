@@ -63,7 +63,7 @@ PLACES = {
     "halfway through a checkpoint": At("pathlib.Path.write_bytes", 5, die, "checkpoints"),
     "before a checkpoint gets its name": At("pathlib.Path.replace", 5, die, "checkpoints"),
     "between a checkpoint and the removal of old ones": At("gevit.training.checkpoint.checkpoint_paths", 9, die),
-    "halfway through the best model": At("pathlib.Path.write_bytes", 3, die, "model/.gevit"),
+    "halfway through the best model": At("pathlib.Path.write_bytes", 1, die, "model/.gevit"),
     "before the first checkpoint": At("gevit.training.loop.save_checkpoint", 1, die),
     "in the final test": At("gevit.training.finish.write_report", 1, die),
 }

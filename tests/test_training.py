@@ -452,7 +452,8 @@ def exchanged(data: DataSet, split: str, what: str) -> DataSet:
     pixels = (255 * images).round().to(torch.uint8)
     chosen = pixels if what == "images" else labels
     chosen[[0, -1]] = chosen[[-1, 0]]
-    return dataclasses.replace(data, **{split: MemorySplit(pixels, labels)})
+    parts: dict[str, Any] = {split: MemorySplit(pixels, labels)}
+    return dataclasses.replace(data, **parts)
 
 
 @pytest.mark.parametrize("split", ["train", "valid", "test"])
