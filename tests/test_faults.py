@@ -112,7 +112,9 @@ def test_a_full_disk(home: Path, straight: Path, disk: Path, function: str, call
 
 def test_a_disk_that_is_full_from_the_start(home: Path, disk: Path) -> None:
     Fill(disk)()
-    assert "disk is full" in run_to_error([*TRAIN, "--out", str(disk / "run")], home)
+    said = run_to_error([*TRAIN, "--out", str(disk / "run")], home)
+    assert "is full" in said
+    assert "--resume" not in said  # there is no run yet
 
 
 # Damaged checkpoints

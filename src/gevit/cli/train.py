@@ -74,7 +74,7 @@ def _config(args: argparse.Namespace) -> TrainConfig:
     # Only the merged settings need make sense.
     folder = TrainConfig(**{name: settings[name] for name in ("out", "model", "data") if name in settings}).folder
     # A process that helps on another machine has no run there: it gets its settings from the first one.
-    helps = any(os.environ.get(name, "0") != "0" for name in ("RANK", "NODE_RANK"))
+    helps = any(os.environ.get(name, "0") != "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK"))
     if not args.resume or (helps and not (folder / CONFIG).exists()):
         config = TrainConfig(**settings)
     else:

@@ -96,8 +96,7 @@ def train(config: TrainConfig, resume: bool = False, command: str = "") -> dict[
         except OSError as error:
             if "disk is full" in str(error) or error.errno == errno.ENOSPC:
                 raise OSError(
-                    f"the disk of {config.folder} is full. Nothing is lost: free some space, then "
-                    f"`gevit train --out {config.folder} --resume`"
+                    f"the disk of {config.folder} is full. Nothing is lost: free some space, then {run.way_on()}"
                 ) from error
             raise
         except RuntimeError as error:
@@ -105,7 +104,7 @@ def train(config: TrainConfig, resume: bool = False, command: str = "") -> dict[
                 raise
             raise ConnectionError(
                 "another process of this run failed or was killed. Nothing is lost: look for what it said, then "
-                f"`gevit train --out {config.folder} --resume`"
+                f"{run.way_on()}"
             ) from error
 
 
@@ -170,7 +169,7 @@ class Run:
         self.steps = config.epochs * self.batches.steps_per_epoch
         self.display = Display(config, self.steps, visible=fabric.is_global_zero)
         if fresh:
-            self.display.say(f"not in {config.start_from}, so initialised at random: {', '.join(fresh)}")
+            self.display.say(f"not in {config.start_from}, so re-initialised: {', '.join(fresh)}")
 
     def _start(self, model: EquivariantModel) -> list[str]:
         """Give the weights to start from to a run that has no checkpoint yet; returns the names of the rest."""
@@ -294,7 +293,7 @@ class Run:
             raise NonFiniteError(
                 f"the loss is {row['loss']} and the norm of its gradient {norm} at step {step + 1} (learning rate "
                 f"{rate:.2g}); stopped before the weights were changed. Look for bad values in the data, or try "
-                f"--clip-norm 1, a smaller --lr or a longer --warmup-epochs, {self._way_on()}"
+                f"--clip-norm 1, a smaller --lr or a longer --warmup-epochs: {self.way_on(' --clip-norm 1')}"
             )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -303,10 +302,10 @@ class Run:
             self.state.average.update_parameters(self.state.model)
         return row, bool(sums[2])
 
-    def _way_on(self) -> str:
-        if (self.folder / CONFIG).exists():
-            return f"from the last checkpoint: gevit train --out {self.folder} --resume --clip-norm 1"
-        return "and start again"
+    def way_on(self, flags: str = "") -> str:
+        """What to do after a fault, with these flags; a run that has not made a step is none yet."""
+        resumes = (self.folder / CONFIG).exists()
+        return f"`gevit train --out {self.folder} --resume{flags}`" if resumes else "start again"
 
     def _end_epoch(self, row: Row, log: RunLog | None) -> None:
         progress, steps = self.state.progress, self.batches.steps_per_epoch
