@@ -11,9 +11,12 @@ import itertools
 import multiprocessing
 import os
 import pkgutil
+import pty
 import signal
 import subprocess
 import sys
+import termios
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,24 +33,23 @@ from gevit.data.dataset import MemorySplit
 from gevit.data.digits import digit_set
 from gevit.training.checkpoint import Checkpoint, newest_good_checkpoint
 from gevit.training.config import TrainConfig
-from gevit.training.folder import LOCK
-from gevit.training.interrupt import Interrupt
-from gevit.training.loop import Run
+from gevit.training.loop import Interrupt, Run
+from gevit.training.run_folder import LOCK
 from gevit.training.setup import make_fabric
 
 # Small, but with everything that a run has to remember.
 TRAIN = (
     *("train", "--model", "z2_sa", "--neighborhood", "3", "--data", "rotmnist-rebuilt", "--data-root", "data"),
-    *("--batch-size", "2", "--epochs", "2", "--rotate", "--ema", "0.9", "--schedule", "cosine"),
+    *("--batch-size", "2", "--epochs", "2", "--image-size", "22", "--rotate", "--ema", "0.9", "--schedule", "cosine"),
     *("--checkpoint-seconds", "0", "--accelerator", "cpu"),
 )
-STEPS = 12
+STEPS = 6
 OPTIMIZERS = [*TrainConfig.__dataclass_fields__["optimizer"].metadata["choices"]]
 PATIENCE = 300
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 # What may differ between two runs that are the same.
 TIMES = {"seconds", "images_per_second", "epoch_seconds"}
-NAMES = {"command"}
+NAMES = {"command", "run_id"}
 
 _numbers = itertools.count()
 _forks = multiprocessing.get_context("forkserver")
@@ -67,6 +69,7 @@ class Life:
         home: its working folder; what it prints goes to a file there.
         prepare: called in the process before anything else, to have a fault happen at a certain place.
         environment: more variables.
+        columns: of the terminal that it runs in; None for no terminal, but a file.
     """
 
     def __init__(
@@ -75,10 +78,13 @@ class Life:
         home: Path,
         prepare: Callable[[], None] | None = None,
         environment: Mapping[str, str] | None = None,
+        columns: int | None = None,
     ) -> None:
         self._printed = home / f"printed-{next(_numbers)}.txt"
+        self._terminal = Terminal(columns, self._printed) if columns else None
+        prints_to = self._terminal.path if self._terminal else self._printed
         self._process = _forks.Process(
-            target=_live, args=(list(arguments), home, self._printed, prepare, dict(environment or {}))
+            target=_live, args=(list(arguments), home, prints_to, prepare, dict(environment or {}))
         )
         with mock.patch.dict(os.environ, ONE_THREAD):  # the first start is that of the server
             self._process.start()
@@ -102,7 +108,35 @@ class Life:
         if self._process.exitcode is None:
             self._process.kill()
             raise TimeoutError(f"still running after {PATIENCE} s; it said: {self.output}")
+        if self._terminal:
+            self._terminal.close()
         return self._process.exitcode
+
+
+class Terminal:
+    """A pseudo-terminal whose screen is a file.
+
+    Attributes:
+        path: its device.
+    """
+
+    def __init__(self, columns: int, screen: Path) -> None:
+        self._ours, self._theirs = pty.openpty()
+        termios.tcsetwinsize(self._theirs, (24, columns))
+        self.path = Path(os.ttyname(self._theirs))
+        self._reader = threading.Thread(target=self._read, args=(screen,), daemon=True)
+        self._reader.start()
+
+    def _read(self, screen: Path) -> None:
+        with screen.open("wb") as file, contextlib.suppress(OSError):  # the end of a terminal is an error
+            while text := os.read(self._ours, 4096):
+                file.write(text)
+
+    def close(self) -> None:
+        """Once its process has ended."""
+        os.close(self._theirs)
+        self._reader.join(PATIENCE)
+        os.close(self._ours)
 
 
 def _live(

@@ -10,9 +10,8 @@ from safetensors.torch import save_file
 from gevit.data import DataSet
 from gevit.training import checkpoint as checkpoints
 from gevit.training.checkpoint import Checkpoint, load_checkpoint, newest_good_checkpoint, save_checkpoint
-from gevit.training.events import EventFile
-from gevit.training.interrupt import Interrupt
-from gevit.training.log import Row, RunLog
+from gevit.training.log import EventFile, Row, RunLog
+from gevit.training.loop import Interrupt
 from tests.running import (
     OPTIMIZERS,
     assert_same_run,
@@ -158,15 +157,15 @@ def test_rows_after_the_checkpoint_are_taken_back(tmp_path: Path) -> None:
             "step": step
         }
 
-    with RunLog(tmp_path, "run", {}, 0, wandb=False) as log:
+    with RunLog(tmp_path, 0, {}) as log:
         for step in (1, 2, 3, 4):
             log.step(row(step))
     with (tmp_path / "steps.csv").open("a") as file:
         file.write("5,1,0.")  # the power went off here
-    with RunLog(tmp_path, "run", {}, 2, wandb=False) as log:
+    with RunLog(tmp_path, 2, {}) as log:
         log.step(row(3))
     assert [entry["step"] for entry in rows(tmp_path / "steps.csv")] == ["1", "2", "3"]
-    with RunLog(tmp_path, "run", {}, 0, wandb=False):
+    with RunLog(tmp_path, 0, {}):
         pass
     assert rows(tmp_path / "steps.csv") == []
 

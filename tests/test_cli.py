@@ -71,7 +71,43 @@ def test_out_of_memory_says_what_to_do(words: str, capsys: pytest.CaptureFixture
     assert "out of memory; use smaller batches or images" in capsys.readouterr().err
 
 
-def test_other_errors_from_the_depths_are_not_taken_for_it() -> None:
-    fault = mock.patch("gevit.cli.data.run", side_effect=RuntimeError("unsupported memory format option"))
-    with fault, pytest.raises(RuntimeError, match="memory format"):
-        main(["data", "list"])
+def test_a_bug_keeps_its_traceback_and_is_called_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with mock.patch("gevit.cli.data.run", side_effect=RuntimeError("unsupported memory format option")):
+        assert main(["data", "list"]) == 1
+    said = capsys.readouterr().err
+    assert "Traceback" in said
+    assert "memory format" in said
+    assert "bug" in said.splitlines()[-1]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("error", [ValueError, OSError, KeyboardInterrupt])
+def test_debug_shows_where_an_error_comes_from(
+    place: int, error: type[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["data", "list"]
+    with mock.patch("gevit.cli.data.run", side_effect=error("wrong")):
+        for arguments, shown in (([*words[:place], "--debug", *words[place:]], True), (words, False)):
+            assert main(arguments) == (130 if error is KeyboardInterrupt else 2)
+            said = capsys.readouterr().err
+            assert ("Traceback" in said) == shown
+            assert "wrong" in said.splitlines()[-1]
+
+
+def test_a_package_that_is_missing_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith(("lightning", "gevit.training."))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "lightning", None)
+    assert main(["train", "--data", "digits"]) == 2
+    said = capsys.readouterr().err
+    assert "lightning" in said
+    assert "pip install 'gevit[train]'" in said
+    assert said.count("\n") == 1
+
+
+def test_what_a_file_is_called_does_not_reach_the_terminal_raw(capsys: pytest.CaptureFixture[str]) -> None:
+    with mock.patch("gevit.cli.data.run", side_effect=ValueError("no \x1b[31m[red]file\udcff")):
+        assert main(["data", "list"]) == 2
+    assert "no \\x1b[31m[red]file\\udcff" in capsys.readouterr().err

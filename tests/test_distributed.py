@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -42,8 +43,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def pair(arguments: list[str], home: Path, prepare: Callable[[], None] | None = None) -> list[Life]:
-    """Two processes as torchrun starts them; the second one is prepared."""
+def pair(
+    arguments: list[str], home: Path, prepare: Callable[[], None] | None = None, other_home: Path | None = None
+) -> list[Life]:
+    """Two processes as torchrun starts them; the second one is prepared, and may be on another machine's disk."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -56,8 +59,8 @@ def pair(arguments: list[str], home: Path, prepare: Callable[[], None] | None = 
         "GROUP_RANK": "0",
     }
     return [
-        Life(arguments, home, prepare if rank else None, common | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in (0, 1)
+        Life(arguments, place, prepare if rank else None, common | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank, place in enumerate((home, other_home or home))
     ]
 
 
@@ -85,12 +88,6 @@ def test_two_processes_learn_as_one_does(home: Path, shared: Path, accumulate: s
         assert one["valid_accuracy"] == other["valid_accuracy"]
 
 
-def test_two_processes_in_parts(home: Path, shared: Path) -> None:
-    lives = pair([*ARGUMENTS, "--batch-size", "4", "--accumulate", "2", "--out", "parts"], home)
-    assert [life.end() for life in lives] == [0, 0], lives[0].output
-    torch.testing.assert_close(losses(home / "parts"), losses(shared), rtol=1e-4, atol=0)
-
-
 def wait_for_step(run: Path, step: int, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not list((run / "checkpoints").glob(f"step-*{step}.safetensors")):
@@ -110,7 +107,7 @@ def test_ctrl_c_under_torchrun_then_resume_with_devices(home: Path, shared: Path
         text=True,
         start_new_session=True,
     ) as process:
-        wait_for_step(home / "launched", 3, process)
+        wait_for_step(home / "launched", 2, process)
         os.killpg(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode != 0
@@ -126,23 +123,39 @@ def test_ctrl_c_under_torchrun_then_resume_with_devices(home: Path, shared: Path
     assert_same_run(shared, home / "launched")
 
 
-def test_a_request_to_one_process_stops_both_at_the_same_step(home: Path, shared: Path) -> None:
-    asked = At("gevit.training.loop.learning_rate", 7, partial(signal.raise_signal, signal.SIGTERM))
+def test_a_request_to_one_process_stops_both_and_they_go_on_without_a_shared_disk(
+    home: Path, shared: Path, tmp_path: Path
+) -> None:
+    asked = At("gevit.training.loop.learning_rate", 3, partial(signal.raise_signal, signal.SIGTERM))
     lives = pair([*ARGUMENTS, "--batch-size", "4", "--out", "asked"], home, asked)
     assert [life.end() for life in lives] == [130, 130]
-    assert f"stopped after step 7 of {STEPS}" in lives[0].output
-    lives = pair([*ARGUMENTS, "--batch-size", "4", "--out", "asked", "--resume"], home)
-    assert [life.end() for life in lives] == [0, 0], lives[0].output
+    assert f"stopped after step 3 of {STEPS}" in lives[0].output
+    # The other machine has the data, and of the run nothing, or what was left of another one under the same name.
+    shutil.copytree(home / "data", tmp_path / "data")
+    shutil.copytree(shared, tmp_path / "asked")
+    before = sorted(path.name for path in (tmp_path / "asked" / "checkpoints").iterdir())
+    lives = pair(["train", "--out", "asked", "--resume"], home, other_home=tmp_path)
+    assert [life.end() for life in lives] == [0, 0], lives[0].output + lives[1].output
     assert_same_run(shared, home / "asked")
+    assert sorted(path.name for path in (tmp_path / "asked" / "checkpoints").iterdir()) == before
+
+
+def test_machines_with_different_data_are_refused(home: Path, tmp_path: Path) -> None:
+    write_digits(tmp_path / "data", train=2 * STEPS, valid=4)
+    lives = pair([*ARGUMENTS, "--batch-size", "4", "--out", "different"], home, other_home=tmp_path)
+    assert [life.end() for life in lives] == [2, 2]
+    assert "process 1" in lives[0].output
+    assert "same data" in lives[0].output.splitlines()[-1]
+    assert not (home / "different").exists()
 
 
 def test_a_killed_process_ends_the_other_one(home: Path) -> None:
-    killed = At("gevit.training.loop.learning_rate", 7, die)
+    killed = At("gevit.training.loop.learning_rate", 3, die)
     lives = pair([*ARGUMENTS, "--batch-size", "4", "--out", "killed"], home, killed)
     assert [life.end() for life in lives] == [2, -signal.SIGKILL]
     assert "another process of this run failed or was killed. Nothing is lost" in lives[0].output.splitlines()[-1]
     assert "Traceback" not in lives[0].output
-    assert last_checkpoint(home / "killed").facts["progress"]["step"] == 6
+    assert last_checkpoint(home / "killed").facts["progress"]["step"] == 2
 
 
 def test_what_the_first_process_finds_wrong_stops_the_second(home: Path, shared: Path) -> None:

@@ -8,8 +8,7 @@ from torch import nn
 
 from gevit import create_model
 from gevit.training.config import TrainConfig
-from gevit.training.muon import ADAM_SHARE, Muon, hidden_matrices, orthogonalized
-from gevit.training.schedule import learning_rate
+from gevit.training.optimizer import ADAM_SHARE, Muon, hidden_matrices, learning_rate, orthogonalized
 
 
 @pytest.mark.parametrize("shape", [(20, 90), (90, 20), (7, 7), (2, 16)])

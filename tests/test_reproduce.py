@@ -562,7 +562,7 @@ def test_two_processes_do_not_share_a_run(tmp_path: Path, capsys: pytest.Capture
     folder = tmp_path / "runs" / runner._run_name(config, runner._open(config, None))
     with held_elsewhere(folder):
         assert reproduce(tmp_path, "table2", "--budget", "smoke") == 2
-    assert f"another process is running {folder}" in capsys.readouterr().err
+    assert f"another process is at work in {folder}" in capsys.readouterr().err
 
 
 def test_other_settings_are_another_run() -> None:

@@ -9,20 +9,21 @@ from unittest import mock
 
 import pytest
 
+from gevit.cli import main
 from gevit.cli import train as command
-from gevit.training.config import TrainConfig, read_yaml
-from gevit.training.folder import FIXED, check_folder, resumed_config
+from gevit.training.config import SETTINGS, TrainConfig, read_yaml
+from gevit.training.run_folder import FIXED, check_folder, resumed_config
 
 
-def test_every_setting_has_a_flag_and_every_flag_a_help() -> None:
-    named = [name for names in command.GROUPS.values() for name in names]
-    assert sorted(named) == sorted(field.name for field in dataclasses.fields(TrainConfig))
+def test_every_setting_has_a_flag_in_its_group_with_a_help() -> None:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
+    groups = {action.dest: group.title for group in parser._action_groups for action in group._group_actions}
     flags = {option for action in parser._actions for option in action.option_strings}
-    assert {"--" + name.replace("_", "-") for name in named} <= flags
+    for name, entry in SETTINGS.items():
+        assert "--" + name.replace("_", "-") in flags
+        assert groups[name] == entry.metadata["group"]
     assert all(action.help for action in parser._actions)
-    assert set(named) >= FIXED
 
 
 def test_flags_that_are_not_given_say_nothing() -> None:
@@ -65,12 +66,31 @@ def test_yaml_as_people_write_it(tmp_path: Path) -> None:
     ("- 3", "'name: value' lines, found a list"),
     ("a: [", "not a YAML file"),
     ("!!python/object/apply:os.system ['true']", "not a YAML file"),
+    ("lr: " + "[" * 20_000, "not a YAML file"),
+    ("a: &a [x, x]\nlr: [*a, *a]", "alias"),
+    ("lr: 1" + " " * 200_000, "too large"),
 ])  # fmt: skip
 def test_bad_files_of_settings(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(text)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as raised:
         read_yaml(path)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_a_short_file_that_stands_for_a_long_text_is_not_printed_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["a0: &a0 [lol,lol,lol,lol,lol,lol,lol,lol,lol]"]
+    lines += [f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 8)]
+    path = tmp_path / "bomb.yaml"
+    for text in ("\n".join([*lines, "lr: *a7"]), "lr: [" + "lol," * 9999 + "]", "x" * 9999 + ": 1"):
+        path.write_text(text)
+        assert main(["train", "--config", str(path)]) == 2
+        said = capsys.readouterr().err
+        assert len(said) < 1000
+        assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize(("settings", "message"), [
@@ -84,10 +104,13 @@ def test_bad_files_of_settings(tmp_path: Path, text: str, message: str) -> None:
     ({"lr": math.inf}, "lr must be"),
     ({"rotate": "yes"}, "rotate must be of type bool, got 'yes'"),
     ({"model": 5}, "model must be of type str, got 5"),
-    ({"epochs": 0}, "epochs must be at least 1, got 0"),
-    ({"lr": -1.0}, "lr must be greater than 0, got -1.0"),
+    ({"epochs": 0}, "epochs must be at least 1 .*, got 0"),
+    ({"epochs": "9" * 5000}, r"epochs must be of type int, got '9+\.\.\."),
+    ({"weight_decay": 1e300}, "weight_decay must be at least 0 and at most 1e6"),
+    ({"data": "\x1b[31m", "epochs": "\x1b[31m"}, r"got '\\x1b"),
+    ({"lr": -1.0}, "lr must be greater than 0 .*, got -1.0"),
     ({"dropout": 1.0}, "dropout must be at least 0 and less than 1, got 1.0"),
-    ({"seed": -1}, "seed must be at least 0, got -1"),
+    ({"seed": -1}, "seed must be at least 0 .*, got -1"),
     ({"optimizer": "lion"}, "optimizer must be one of .*adamw.*, got 'lion'"),
     ({"warmup_epochs": 3.0, "epochs": 2}, r"must be at most epochs \(2\)"),
 ])  # fmt: skip
@@ -101,25 +124,56 @@ def test_bad_settings(settings: dict[str, Any], message: str) -> None:
 def test_a_resumed_run_keeps_what_must_stay_and_takes_what_may_change(tmp_path: Path) -> None:
     saved = TrainConfig(model="d4_sa", lr=0.1, epochs=3, out=str(tmp_path))
     (tmp_path / "config.yaml").write_text(saved.to_yaml())
-    assert resumed_config(tmp_path, {}) == saved
-    assert resumed_config(tmp_path, {"lr": "0.2", "epochs": "9"}) == dataclasses.replace(saved, lr=0.2, epochs=9)
-    assert resumed_config(tmp_path, {"model": "d4_sa", "batch_size": "8"}) == saved
+    assert resumed_config(tmp_path, {}) == (saved, "")
+    assert resumed_config(tmp_path, {"lr": "0.2", "epochs": "9"})[0] == dataclasses.replace(saved, lr=0.2, epochs=9)
+    assert resumed_config(tmp_path, {"model": "d4_sa", "batch_size": "8"})[0] == saved
     for name in FIXED:
         other = {"model": "z2_sa", "data": "x", "preset": "pcam", "encoding": "gsa", "pooling": "sum_max", "ema": "0.5",
                  "optimizer": "sgd", "skip_corrupt": True, "rotate": True, "flip": True, "momentum": "0.5",
                  "label_smoothing": "0.5", "dropout": "0.5", "precision": "bfloat16"}.get(name, "77")  # fmt: skip
         with pytest.raises(ValueError, match=rf"has {name} = .*another run with another --out"):
-            check_folder(resumed_config(tmp_path, {name: other}), resume=True)
-    check_folder(resumed_config(tmp_path, {"lr": "0.2", "epochs": "9"}), resume=True)
+            check_folder(resumed_config(tmp_path, {name: other})[0], resume=True)
+    check_folder(resumed_config(tmp_path, {"lr": "0.2", "epochs": "9"})[0], resume=True)
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_a_resumed_run_is_judged_by_its_merged_settings(tmp_path: Path) -> None:
     saved = TrainConfig(schedule="trapezoid", epochs=40, out=str(tmp_path))
     (tmp_path / "config.yaml").write_text(saved.to_yaml())
-    parser = argparse.ArgumentParser()
-    command.add_arguments(parser)
-    args = parser.parse_args(["--out", str(tmp_path), "--resume", "--cooldown-epochs", "25"])
+    assert trained(["--out", str(tmp_path), "--resume", "--cooldown-epochs", "25"]) == dataclasses.replace(
+        saved, cooldown_epochs=25.0
+    )
+
+
+def trained(flags: list[str]) -> TrainConfig:
+    """The settings that a command line comes to."""
     with mock.patch("gevit.training.loop.train", return_value={}) as train:
-        assert command.run(args) == 0
-    assert train.call_args.args[0] == dataclasses.replace(saved, cooldown_epochs=25.0)
+        assert main(["train", *flags]) == 0
+    config = train.call_args.args[0]
+    assert isinstance(config, TrainConfig)
+    return config
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_fewer_epochs_shrink_the_warm_up_and_cool_down_of_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "long.yaml"
+    path.write_text("schedule: trapezoid\nepochs: 10\nwarmup-epochs: 1\ncooldown_epochs: 5\n")
+    short = trained(["--config", str(path), "--epochs", "2"])
+    assert (short.warmup_epochs, short.cooldown_epochs) == (0.2, 1.0)
+    assert "cooldown_epochs 1" in capsys.readouterr().err
+    fits = trained(["--config", str(path), "--epochs", "7"])
+    assert (fits.warmup_epochs, fits.cooldown_epochs) == (1.0, 5.0)
+    assert not capsys.readouterr().err
+    assert main(["train", "--config", str(path), "--epochs", "2", "--cooldown-epochs", "5"]) == 2
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_only_a_run_that_is_there_can_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--out", "nowhere", "--resume"]) == 2
+    assert "no run in nowhere" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

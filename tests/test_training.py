@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
+import re
 import shutil
 import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -19,16 +25,16 @@ from gevit.data import DataSet, Split
 from gevit.data.dataset import MemorySplit
 from gevit.data.rotation import rotate_each
 from gevit.environment import joined
+from gevit.evaluation import evaluate as evaluation
 from gevit.models.info import ModelInfo
 from gevit.persistence import save
 from gevit.training.batches import StepBatches
+from gevit.training.checkpoint import Progress, RunState
 from gevit.training.config import TrainConfig
-from gevit.training.folder import claim_folder, held
-from gevit.training.interrupt import Interrupt
-from gevit.training.loop import NonFiniteError
-from gevit.training.schedule import learning_rate
-from gevit.training.setup import make_optimizer, take_weights
-from gevit.training.state import Progress, RunState
+from gevit.training.loop import Interrupt, NonFiniteError, train
+from gevit.training.optimizer import learning_rate, make_optimizer
+from gevit.training.run_folder import FIXED, LOCK, held
+from gevit.training.setup import open_data, take_weights
 from tests.running import (
     OPTIMIZERS,
     assert_same_run,
@@ -297,7 +303,7 @@ def test_one_signal_asks_and_the_next_insists(monkeypatch: pytest.MonkeyPatch) -
         for _ in range(2):  # a launcher passes on what came from the terminal
             signal.raise_signal(signal.SIGTERM)
         assert interrupt.requested
-        monkeypatch.setattr("gevit.training.interrupt.SAME_SECONDS", 0.0)
+        monkeypatch.setattr("gevit.training.loop.SAME_SECONDS", 0.0)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
@@ -307,7 +313,7 @@ def test_a_request_to_stop_leaves_a_checkpoint_of_that_step(tmp_path: Path, data
     interrupt = Interrupt()
     interrupt.requested = True
     with pytest.raises(KeyboardInterrupt, match=r"after step 1 of 3.*--resume"):
-        make_run(tmp_path, data, checkpoint_seconds=1e9).fit(interrupt)
+        make_run(tmp_path, data, checkpoint_seconds=1e6).fit(interrupt)
     assert last_checkpoint(tmp_path).facts["progress"]["step"] == 1
 
 
@@ -328,13 +334,10 @@ def test_a_request_after_the_last_step_is_heard_before_the_test(tmp_path: Path, 
 
 @pytest.mark.skipif(os.name != "posix", reason="locks are POSIX ones")
 def test_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
-    with (
-        held_elsewhere(tmp_path / "run"),
-        pytest.raises(OSError, match="another process is running"),
-        held(tmp_path / "run"),
-    ):
+    config = TrainConfig(out=str(tmp_path / "run"))
+    with held_elsewhere(config.folder), pytest.raises(OSError, match="another process"), held(config, resume=False):
         pass
-    with held(tmp_path / "run"):
+    with held(config, resume=False):
         pass
 
 
@@ -343,13 +346,143 @@ def test_only_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None
         (tmp_path / name).touch()
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / ".gevit-fedcba9876543210.safetensors").touch()
-    claim_folder(TrainConfig(out=str(tmp_path)))
-    assert sorted(path.name for path in tmp_path.rglob("*")) == [
-        ".hidden",
-        ".notes.2024.txt",
-        "checkpoints",
-        "config.yaml",
-    ]
+    with held(TrainConfig(out=str(tmp_path)), resume=True):
+        pass
+    assert {path.name for path in tmp_path.rglob(".*")} == {".hidden", ".notes.2024.txt"}
+
+
+SMALL: dict[str, Any] = {"model": "z2_cnn", "limit_train": 16, "limit_valid": 10, "limit_test": 10, "epochs": 1}
+
+
+@pytest.fixture
+def reported() -> Iterator[mock.Mock]:
+    """In place of the report, which takes longer than these runs."""
+    with mock.patch("gevit.training.finish.write_report") as write:
+        yield write
+
+
+def test_the_folder_is_held_until_the_report_is_written(tmp_path: Path, reported: mock.Mock) -> None:
+    config = TrainConfig(**SMALL, out=str(tmp_path / "run"))
+    said: list[str] = []
+    script = (
+        "import sys; from gevit.files import locked; from pathlib import Path; locked(Path(sys.argv[1])).__enter__()"
+    )
+
+    def write(folder: Path, record: object) -> None:
+        other = subprocess.run([sys.executable, "-c", script, str(folder / LOCK)], capture_output=True, text=True)
+        said.append(other.stderr)
+
+    reported.side_effect = write
+    train(config)
+    assert "another process" in said[0]
+
+
+def test_a_run_in_a_thread_is_the_run_in_the_main_one(tmp_path: Path, reported: mock.Mock) -> None:
+    outcomes: list[dict[str, Any]] = []
+    configs = [TrainConfig(**SMALL, out=str(tmp_path / name)) for name in ("main", "thread")]
+    train(configs[0])
+    thread = threading.Thread(target=lambda: outcomes.append(train(configs[1])))
+    thread.start()
+    thread.join()
+    assert outcomes
+    assert_same_run(configs[0].folder, configs[1].folder)
+
+
+def test_a_limited_run_says_how_much_of_the_data_it_had(tmp_path: Path, reported: mock.Mock) -> None:
+    train(TrainConfig(**SMALL, out=str(tmp_path / "run")))
+    title = reported.call_args.args[1].title
+    assert all(words in title for words in ("z2_cnn", "digits", "16 of 4,000 training", "10 of 500 test"))
+    assert open_data(TrainConfig(limit_train=10**6))[1] == "digits"
+
+
+@pytest.mark.parametrize("fault", ["images too small", "crash in the first step"])
+def test_a_run_that_makes_no_step_does_not_claim_its_folder(tmp_path: Path, reported: mock.Mock, fault: str) -> None:
+    settings: dict[str, Any] = SMALL | {"model": "z2_sa", "out": str(tmp_path / "run"), "neighborhood": 3}
+    if fault == "images too small":
+        with pytest.raises(ValueError, match="--image-size"):
+            train(TrainConfig(**settings, image_size=9))
+        assert not (tmp_path / "run").exists()
+    else:
+        crash = mock.patch("torch.optim.Adam.step", side_effect=RuntimeError("crash"))
+        with crash, pytest.raises(RuntimeError, match="crash"):
+            train(TrainConfig(**settings))
+    train(TrainConfig(**(settings | {"batch_size": 4})))
+
+
+def test_every_batch_of_an_evaluation_fits_where_training_does(tmp_path: Path, reported: mock.Mock) -> None:
+    sizes: set[int] = set()
+    predict = evaluation.predict_logits
+
+    def watched(model: nn.Module, images: torch.Tensor, *more: Any) -> torch.Tensor:
+        sizes.add(len(images))
+        return predict(model, images, *more)
+
+    with mock.patch("gevit.evaluation.evaluate.predict_logits", watched):
+        train(TrainConfig(**SMALL, batch_size=8, accumulate=4, out=str(tmp_path / "default")))
+        assert max(sizes) == 2
+        train(TrainConfig(**SMALL, batch_size=8, eval_batch_size=5, out=str(tmp_path / "given")))
+    assert max(sizes) == 5
+
+
+def test_runs_in_folders_of_the_same_name_are_different_runs_at_wandb(
+    tmp_path: Path, data: DataSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wandb = mock.Mock()
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    for folder in ("a", "b", "a"):  # the third one goes on with the first
+        run = make_run(tmp_path / folder / "run", data, wandb=True)
+        run.restore()
+        run.config = dataclasses.replace(run.config, epochs=2)
+        run.steps += 1
+        run.note_origin("", {})
+        interrupt = Interrupt()
+        interrupt.requested = True
+        with pytest.raises(KeyboardInterrupt):
+            run.fit(interrupt)
+    first, second, third = (call.kwargs["id"] for call in wandb.init.call_args_list)
+    assert first == third != second
+
+
+# Going on
+
+
+def exchanged(data: DataSet, split: str, what: str) -> DataSet:
+    """The same data, but for two images or two labels of a split."""
+    images, labels = data.split(split).images(torch.arange(len(data.split(split)))), data.split(split).labels.clone()
+    pixels = (255 * images).round().to(torch.uint8)
+    chosen = pixels if what == "images" else labels
+    chosen[[0, -1]] = chosen[[-1, 0]]
+    parts: dict[str, Any] = {split: MemorySplit(pixels, labels)}
+    return dataclasses.replace(data, **parts)
+
+
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+@pytest.mark.parametrize("what", ["images", "labels"])
+def test_data_that_changed_are_refused(tmp_path: Path, data: DataSet, split: str, what: str) -> None:
+    fitted(tmp_path, data)
+    make_run(tmp_path, exchanged(exchanged(data, split, what), split, what)).restore()
+    with pytest.raises(ValueError, match="images or labels are not those"):
+        make_run(tmp_path, exchanged(data, split, what)).restore()
+
+
+def test_a_run_of_an_earlier_version_whose_digests_were_others_goes_on(tmp_path: Path, data: DataSet) -> None:
+    with mock.patch.object(DataSet, "digest", "a1b2"):
+        run = fitted(tmp_path, data)
+    other = make_run(tmp_path, data)
+    other.restore()
+    assert_same_tensors(other.state.model.state_dict(), run.state.model.state_dict())
+
+
+def test_the_advice_after_a_loss_that_is_not_finite_can_be_taken(tmp_path: Path, data: DataSet) -> None:
+    for good_steps in (0, 1):  # before there is a run to go on with, and after
+        norms = [torch.tensor(1.0)] * good_steps + [torch.tensor(math.nan)]
+        gradient = mock.patch("torch.nn.utils.clip_grad_norm_", side_effect=norms)
+        with gradient, pytest.raises(NonFiniteError) as raised:
+            make_run(tmp_path, data).fit(Interrupt())
+        named = {flag.replace("-", "_") for flag in re.findall(r"--([a-z-]+)", str(raised.value))}
+        assert {"clip_norm", "lr"} <= named
+        assert ("resume" in named) == (good_steps == 1)
+        assert not named & FIXED
 
 
 # Dropout
@@ -415,6 +548,14 @@ def test_vectors_of_as_many_other_elements_are_not_taken(tmp_path: Path) -> None
 
 def test_other_classes_begin_with_a_map_of_their_own() -> None:
     assert take_weights(create_model("r4_sa", num_classes=3), "r4_sa", "rotmnist") == ["body.classes.weight"]
+
+
+def test_weights_for_images_of_another_size(tmp_path: Path, data: DataSet) -> None:
+    trained = fitted(tmp_path / "trained", data, model="z2_sa", neighborhood=3)
+    for source in ("r4_sa", str(trained.folder)):
+        with pytest.raises(ValueError, match=r"--image-size .*--preset"):
+            make_run(tmp_path / "large", data.resized(64), model="r4_sa", start_from=source)
+    assert not (tmp_path / "large").exists()
 
 
 def test_weights_that_cannot_be_started_from() -> None:

@@ -6,8 +6,11 @@ import argparse
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import metadata
+
+from gevit.rendering.words import printable
 
 COMMANDS = {
     "train": ("gevit.cli.train", "train a model on a data set or a folder of images; resume a run"),
@@ -21,30 +24,43 @@ COMMANDS = {
 }
 
 
+# What a user may cause and can do something about; it is said in one line.
+EXPECTED = (ValueError, TypeError, OSError, ImportError, MemoryError, ArithmeticError)
+OUT_OF_MEMORY = ("out of memory", "allocate memory")
+BUG = (
+    "this is a bug in gevit, not in what you did; please open an issue with the lines above, the command and "
+    "the output of `gevit --version`"
+)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `gevit` with these arguments; returns the exit code."""
-    args = _parser().parse_args(argv)
-    # Of several processes that train together, the first one speaks.
-    speaks = os.environ.get("LOCAL_RANK", "0") == "0"
+    """Run `gevit` with these arguments; returns the exit code: 2 for an error, 1 for a bug, 130 for Ctrl-C."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    debug = "--debug" in words  # anywhere: before the command or after it
+    args = _parser().parse_args([word for word in words if word != "--debug"])
     try:
         return int(args.run(args))
-    except (ValueError, TypeError, OSError, ImportError, MemoryError, ArithmeticError) as error:
-        if speaks:
-            print(f"gevit {args.command}: error: {error}", file=sys.stderr)
-        return 2
-    except RuntimeError as error:
-        # Of the errors that torch raises from its depths, the one that a user can do something about.
-        if not any(words in str(error) for words in ("out of memory", "allocate memory")):
-            raise
-        if speaks:
-            print(
-                f"gevit {args.command}: error: out of memory; use smaller batches or images: {error}", file=sys.stderr
-            )
-        return 2
-    except KeyboardInterrupt as error:
-        if speaks:
-            print(f"gevit {args.command}: {str(error) or 'interrupted'}", file=sys.stderr)
-        return 130
+    except (Exception, KeyboardInterrupt) as error:
+        message, code, is_bug = _verdict(error)
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # of several processes that train together, the first one speaks
+            if debug or is_bug:
+                traceback.print_exception(error)
+            print(printable(f"gevit {args.command}: {message}"), file=sys.stderr)
+        return code
+
+
+def _verdict(error: BaseException) -> tuple[str, int, bool]:
+    """What to say of an error, the exit code, and whether it is a bug."""
+    if isinstance(error, KeyboardInterrupt):
+        return str(error) or "interrupted", 130, False
+    if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("gevit"):
+        return f"error: {error.name} is not installed; pip install 'gevit[train]'", 2, False
+    # Of the errors that torch raises from its depths, the one that a user can do something about.
+    if isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY):
+        return f"error: out of memory; use smaller batches or images: {error}", 2, False
+    if isinstance(error, EXPECTED):
+        return f"error: {error}", 2, False
+    return BUG, 1, True
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter):
@@ -60,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Vision transformers that are equivariant to translations, rotations and reflections.",
     )
     parser.add_argument("--version", action="version", version=f"gevit {metadata.version('gevit')}")
+    parser.add_argument("--debug", action="store_true", help="show where an error comes from; may stand anywhere")
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for name, (module, summary) in COMMANDS.items():
         command = importlib.import_module(module)

@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
+import os
 import shlex
 import sys
-import types
-import typing
 from pathlib import Path
 from typing import Any
 
-from gevit.training.config import TrainConfig, read_yaml
-from gevit.training.folder import CONFIG, resumed_config
-
-GROUPS = {
-    "run": ("model", "data", "data_root", "out"),
-    "network": ("preset", "encoding", "neighborhood", "pooling", "backend", "dropout", "start_from"),
-    "images": (
-        *("image_size", "skip_corrupt", "limit_train", "limit_valid", "limit_test"),
-        *("rotate", "flip", "workers"),
-    ),
-    "optimization": (
-        *("epochs", "batch_size", "accumulate", "optimizer", "lr", "schedule", "warmup_epochs", "cooldown_epochs"),
-        *("weight_decay", "momentum", "label_smoothing", "clip_norm", "ema"),
-    ),
-    "machine": ("seed", "precision", "accelerator", "devices", "nodes", "checkpoint_seconds", "wandb"),
-}
+from gevit.training.config import SETTINGS, TrainConfig, kind_of, merged, read_yaml
+from gevit.training.run_folder import CONFIG, resumed_config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,39 +21,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "examples:  gevit train --model r4_sa --data digits --epochs 3  |  gevit train --data photos/ --model d4_sa  "
         "|  gevit train --config configs/rotmnist_rebuilt_r4.yaml  |  gevit train --out runs/r4_sa-digits --resume"
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="settings from a YAML file; flags go before it")
+    parser.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings from a YAML file; flags override the file"
+    )
     parser.add_argument("--resume", action="store_true", help="go on with the run in --out, where it was")
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
-    fields = {entry.name: entry for entry in dataclasses.fields(TrainConfig)}
-    kinds = typing.get_type_hints(TrainConfig)
-    for title, names in GROUPS.items():
-        group = parser.add_argument_group(title)
-        for name in names:
-            _add_flag(group, fields[name], kinds[name])
+    titles = dict.fromkeys(entry.metadata["group"] for entry in SETTINGS.values())
+    groups = {title: parser.add_argument_group(title) for title in titles}
+    for name, entry in SETTINGS.items():
+        _add_flag(groups[entry.metadata["group"]], name)
 
 
-def _add_flag(group: Any, entry: dataclasses.Field[Any], kind: Any) -> None:
-    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-    wanted = next(option for option in options if option is not type(None))
-    text = entry.metadata["help"] + ("" if entry.default is None else f" (default: {entry.default})")
-    flag = "--" + entry.name.replace("_", "-")
-    common: dict[str, Any] = {"dest": entry.name, "default": argparse.SUPPRESS}
+def _add_flag(group: Any, name: str) -> None:
+    entry, wanted = SETTINGS[name], kind_of(name)
+    help, choices = entry.metadata["help"], entry.metadata["choices"]
+    flag = "--" + name.replace("_", "-")
+    common: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS}
     if wanted is bool:
-        group.add_argument(flag, action=argparse.BooleanOptionalAction, help=entry.metadata["help"], **common)
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, help=help, **common)
     else:
-        choices, metavar = entry.metadata["choices"], wanted.__name__.upper()
         # Values are checked by TrainConfig, the same for flags and files.
-        group.add_argument(flag, metavar="|".join(choices) if choices else metavar, help=text, **common)
+        metavar = "|".join(choices) or wanted.__name__.upper()
+        default = "" if entry.default is None else f" (default: {entry.default})"
+        group.add_argument(flag, metavar=metavar, help=help + default, **common)
 
 
 def run(args: argparse.Namespace) -> int:
     """Train, and say where the outcome is."""
-    given = {name: value for name, value in vars(args).items() if name in TrainConfig.__dataclass_fields__}
-    settings = {**(read_yaml(args.config) if args.config else {}), **given}
-    # Only the merged settings need make sense.
-    folder = TrainConfig(**{name: settings[name] for name in ("out", "model", "data") if name in settings}).folder
-    resumes = args.resume and (folder / CONFIG).exists()
-    config = resumed_config(folder, settings) if resumes else TrainConfig(**settings)
+    config = _config(args)
 
     from gevit.training.loop import train
 
@@ -86,3 +65,20 @@ def run(args: argparse.Namespace) -> int:
             f"report  {outcome['report']}"
         )
     return 0
+
+
+def _config(args: argparse.Namespace) -> TrainConfig:
+    """The settings of the run: those of its folder or of a file, overridden by the flags."""
+    given = {name: value for name, value in vars(args).items() if name in SETTINGS}
+    settings, adapted = merged(read_yaml(args.config) if args.config else {}, given)
+    # Only the merged settings need make sense.
+    folder = TrainConfig(**{name: settings[name] for name in ("out", "model", "data") if name in settings}).folder
+    # A process that helps on another machine has no run there: it gets its settings from the first one.
+    helps = any(os.environ.get(name, "0") != "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK"))
+    if not args.resume or (helps and not (folder / CONFIG).exists()):
+        config = TrainConfig(**settings)
+    else:
+        config, adapted = resumed_config(folder, settings)
+    if adapted and not helps:
+        print(f"gevit train: {adapted}", file=sys.stderr)
+    return config

@@ -1,10 +1,15 @@
-"""The batch of a step: a function of the step alone."""
+"""The batch of a step: a function of the step alone, as is everything random in a run.
+
+Random numbers are a function of (seed, what for, counters), so there is no state of theirs to save or restore.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from enum import IntEnum
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -12,7 +17,30 @@ from torch.utils.data import Dataset
 
 from gevit.data import Split
 from gevit.data.rotation import rotate_each
-from gevit.training.randomness import For, generator_for
+
+
+class For(IntEnum):
+    """What random numbers are drawn for; each purpose has streams of its own."""
+
+    WEIGHTS = 0
+    ORDER = 1
+    AUGMENTATION = 2
+    DROPOUT = 3
+
+
+def seed_for(seed: int, purpose: For, *counters: int) -> int:
+    """A 63-bit seed that is as good as independent for every different argument.
+
+    >>> seed_for(0, For.ORDER, 1) != seed_for(0, For.ORDER, 2)
+    True
+    """
+    return int(np.random.SeedSequence([seed, purpose, *counters]).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def generator_for(seed: int, purpose: For, *counters: int) -> torch.Generator:
+    """A generator seeded with `seed_for`."""
+    return torch.Generator().manual_seed(seed_for(seed, purpose, *counters))
+
 
 Batch = tuple[Float[Tensor, "batch channels height width"], Int[Tensor, " batch"]]
 
@@ -29,7 +57,7 @@ class StepBatches(Dataset[Batch]):
         normalize: from pixels in [0, 1] to what the network sees.
         batch_size: images a step, over all processes.
         seed: of order and augmentation.
-        rotate: turn half of the images by random angles; the others stay as sharp as they were.
+        rotate: rotate half of the images by random angles; the others stay as sharp as they were.
         flip: mirror half of the images.
         rank: which share.
         world_size: how many shares.
@@ -81,3 +109,13 @@ class StepBatches(Dataset[Batch]):
 
 def _where(chosen: Tensor, one: Tensor, other: Tensor) -> Tensor:
     return torch.where(chosen.view(-1, 1, 1, 1), one, other)
+
+
+def check_batch_size(size: int, images: int, processes: int, accumulate: int) -> None:
+    """Every step must have its whole batch, in equal parts."""
+    if size > images:
+        raise ValueError(f"batch_size is {size}, but there are only {images} training images")
+    if size % (processes * accumulate):
+        raise ValueError(
+            f"batch_size must be a multiple of processes x accumulate = {processes} x {accumulate}, got {size}"
+        )

@@ -1,4 +1,7 @@
-"""What a run is: one flat record, written on the command line or in a YAML file."""
+"""What a run is: one flat record, written on the command line or in a YAML file.
+
+A setting is declared once, here: type, default, help, group of flags, check, and whether a resume may change it.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,40 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+LARGEST_FILE = 100_000  # bytes; the settings of a run take about 1,000
+LONGEST_VALUE = 80  # characters of a value that an error shows
 
 
-def _setting(default: Any, help: str, choices: tuple[str, ...] | None = None) -> Any:
-    return field(default=default, metadata={"help": help, "choices": choices})
+class Check(NamedTuple):
+    """What a value must be: a test, and its words."""
+
+    holds: Callable[[Any], bool]
+    words: str
+
+
+COUNT = Check(lambda value: 1 <= value <= 10**9, "at least 1 and at most 1e9")
+COUNT_OR_0 = Check(lambda value: 0 <= value <= 10**9, "at least 0 and at most 1e9")
+POSITIVE = Check(lambda value: 0 < value <= 1e6, "greater than 0 and at most 1e6")
+NOT_NEGATIVE = Check(lambda value: 0 <= value <= 1e6, "at least 0 and at most 1e6")
+RATE = Check(lambda value: 0 <= value < 1, "at least 0 and less than 1")
+SEED = Check(lambda value: 0 <= value < 2**63, "at least 0 and less than 2^63")
+
+
+def _setting(
+    group: str,
+    default: Any,
+    help: str,
+    check: Check | None = None,
+    choices: tuple[str, ...] = (),
+    may_change: bool = False,
+) -> Any:
+    metadata = {"group": group, "help": help, "check": check, "choices": choices, "may_change": may_change}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -25,71 +54,105 @@ class TrainConfig:
     0.001
     """
 
-    model: str = _setting("r4_sa", "model name, see gevit.list_models()")
-    data: str = _setting("digits", "data set (see `gevit data list`) or a folder of images")
-    data_root: str | None = _setting(None, "where data sets are; default: $GEVIT_DATA or the user's cache")
-    out: str | None = _setting(None, "folder of the run; default: runs/MODEL-DATA")
+    model: str = _setting("run", "r4_sa", "model name, see gevit.list_models()")
+    data: str = _setting("run", "digits", "data set (see `gevit data list`) or a folder of images")
+    data_root: str | None = _setting(
+        "run", None, "where data sets are; default: $GEVIT_DATA or the user's cache", may_change=True
+    )
+    out: str | None = _setting("run", None, "folder of the run; default: runs/MODEL-DATA", may_change=True)
 
-    preset: str | None = _setting(None, "architecture: rotmnist, cifar10 or pcam; default: the one made for the data")
-    encoding: str = _setting("ge", "positional encoding", ("ge", "gsa", "relative"))
-    neighborhood: int | None = _setting(5, "odd side of the neighbourhood, or 'global'")
-    pooling: str = _setting("max_mean", "invariant head", ("max_mean", "sum_max"))
-    backend: str = _setting("auto", "attention backend", ("auto", "reference", "factored", "native"))
-    dropout: float | None = _setting(None, "rate of every dropout that the architecture has; default: its own")
+    preset: str | None = _setting(
+        "network", None, "architecture: rotmnist, cifar10 or pcam; default: the one made for the data"
+    )
+    encoding: str = _setting("network", "ge", "positional encoding", choices=("ge", "gsa", "relative"))
+    neighborhood: int | None = _setting("network", 5, "odd side of the neighbourhood, or 'global'", COUNT)
+    pooling: str = _setting("network", "max_mean", "invariant head", choices=("max_mean", "sum_max"))
+    backend: str = _setting(
+        "network",
+        "auto",
+        "attention backend",
+        choices=("auto", "reference", "factored", "native"),
+        may_change=True,
+    )
+    dropout: float | None = _setting(
+        "network", None, "rate of every dropout that the architecture has; default: its own", RATE
+    )
     start_from: str | None = _setting(
-        None, "begin with the weights of a trained model: its folder, its file, or the name of a pretrained one"
+        "network",
+        None,
+        "initialise with the weights of a trained model: its folder, its file, or the name of a pretrained one",
     )
 
-    image_size: int | None = _setting(None, "side that images are resized to; default: the data set's")
-    skip_corrupt: bool = _setting(False, "skip images of a folder that cannot be read, instead of stopping")
-    limit_train: int | None = _setting(None, "use only this many training images")
-    limit_valid: int | None = _setting(None, "use only this many validation images")
-    limit_test: int | None = _setting(None, "use only this many test images")
-    rotate: bool = _setting(False, "augment: turn half of the training images by random angles")
-    flip: bool = _setting(False, "augment: mirror half of the training images")
-    workers: int = _setting(0, "processes that load images ahead of time")
+    image_size: int | None = _setting("images", None, "side that images are resized to; default: the data set's", COUNT)
+    skip_corrupt: bool = _setting("images", False, "skip images of a folder that cannot be read, instead of stopping")
+    limit_train: int | None = _setting("images", None, "use only this many training images", COUNT)
+    limit_valid: int | None = _setting("images", None, "use only this many validation images", COUNT)
+    limit_test: int | None = _setting("images", None, "use only this many test images", COUNT)
+    rotate: bool = _setting("images", False, "augment: rotate half of the training images by random angles")
+    flip: bool = _setting("images", False, "augment: mirror half of the training images")
+    workers: int = _setting("images", 0, "processes that load images ahead of time", COUNT_OR_0, may_change=True)
 
-    epochs: int = _setting(20, "passes through the training images")
-    batch_size: int = _setting(8, "images a step, over all devices")
-    accumulate: int = _setting(1, "parts that a step's batch is computed in, to save memory")
-    optimizer: str = _setting("adam", "optimizer; muon learns from the fewest images", ("adam", "adamw", "sgd", "muon"))
-    lr: float = _setting(1e-3, "learning rate (its peak)")
+    epochs: int = _setting("optimization", 20, "passes through the training images", COUNT, may_change=True)
+    batch_size: int = _setting("optimization", 8, "images a step, over all devices", COUNT)
+    accumulate: int = _setting(
+        "optimization", 1, "parts that a step's batch is computed in, to save memory", COUNT, may_change=True
+    )
+    optimizer: str = _setting(
+        "optimization",
+        "adam",
+        "optimizer; muon learns from the fewest images",
+        choices=("adam", "adamw", "sgd", "muon"),
+    )
+    lr: float = _setting("optimization", 1e-3, "learning rate (its peak)", POSITIVE, may_change=True)
     schedule: str = _setting(
-        "constant", "course of the learning rate", ("constant", "cosine", "one_cycle", "trapezoid")
+        "optimization",
+        "constant",
+        "course of the learning rate",
+        choices=("constant", "cosine", "one_cycle", "trapezoid"),
+        may_change=True,
     )
-    warmup_epochs: float = _setting(0.0, "epochs of linear warm-up (of the rise, for one_cycle)")
-    cooldown_epochs: float = _setting(0.0, "epochs at the end in which trapezoid falls to 0")
-    weight_decay: float = _setting(1e-4, "weight decay")
-    momentum: float = _setting(0.9, "momentum of sgd and muon")
-    label_smoothing: float = _setting(0.0, "label smoothing")
-    clip_norm: float | None = _setting(None, "largest norm of the gradient")
-    ema: float = _setting(0.0, "decay of the moving average of the weights that is validated and kept; 0: none")
+    warmup_epochs: float = _setting(
+        "optimization", 0.0, "epochs of linear warm-up (of the rise, for one_cycle)", NOT_NEGATIVE, may_change=True
+    )
+    cooldown_epochs: float = _setting(
+        "optimization", 0.0, "epochs at the end in which trapezoid falls to 0", NOT_NEGATIVE, may_change=True
+    )
+    weight_decay: float = _setting("optimization", 1e-4, "weight decay", NOT_NEGATIVE, may_change=True)
+    momentum: float = _setting("optimization", 0.9, "momentum of sgd and muon", RATE)
+    label_smoothing: float = _setting("optimization", 0.0, "label smoothing", RATE)
+    clip_norm: float | None = _setting("optimization", None, "largest norm of the gradient", POSITIVE, may_change=True)
+    ema: float = _setting(
+        "optimization", 0.0, "decay of the moving average of the weights that is validated and kept; 0: none", RATE
+    )
 
-    seed: int = _setting(0, "seed of everything random")
-    precision: str = _setting("float32", "arithmetic", ("float32", "bfloat16"))
-    accelerator: str = _setting("auto", "device", ("auto", "cpu", "gpu", "mps"))
-    devices: int | None = _setting(None, "processes a machine; default: 1 on the CPU, all GPUs")
-    nodes: int = _setting(1, "machines")
-    checkpoint_seconds: float = _setting(30.0, "time between checkpoints; 0: after every step")
-    wandb: bool = _setting(False, "log to Weights & Biases too")
+    seed: int = _setting("machine", 0, "seed of everything random", SEED)
+    precision: str = _setting("machine", "float32", "arithmetic", choices=("float32", "bfloat16"))
+    accelerator: str = _setting("machine", "auto", "device", choices=("auto", "cpu", "gpu", "mps"), may_change=True)
+    devices: int | None = _setting(
+        "machine", None, "processes a machine; default: 1 on the CPU, all GPUs", COUNT, may_change=True
+    )
+    nodes: int = _setting("machine", 1, "machines", COUNT, may_change=True)
+    eval_batch_size: int | None = _setting(
+        "machine",
+        None,
+        "images at a time in validation and test; default: as many as a device trains on at once",
+        COUNT,
+        may_change=True,
+    )
+    checkpoint_seconds: float = _setting(
+        "machine", 30.0, "time between checkpoints; 0: after every step", NOT_NEGATIVE, may_change=True
+    )
+    wandb: bool = _setting("machine", False, "log to Weights & Biases too", may_change=True)
 
     def __post_init__(self) -> None:
-        for name, kind in typing.get_type_hints(TrainConfig).items():
-            object.__setattr__(self, name, _typed(name, getattr(self, name), kind))
-        for entry in dataclasses.fields(self):
-            choices, value = entry.metadata["choices"], getattr(self, entry.name)
+        for name, entry in SETTINGS.items():
+            value = _typed(name, getattr(self, name))
+            object.__setattr__(self, name, value)
+            choices, check = entry.metadata["choices"], entry.metadata["check"]
             if choices and value not in choices:
-                raise ValueError(f"{entry.name} must be one of {', '.join(choices)}, got {value!r}")
-        for name in ("epochs", "batch_size", "accumulate", "nodes", "limit_train", "limit_valid", "limit_test"):
-            _require(self, name, lambda value: value >= 1, "at least 1")
-        for name in ("devices", "image_size"):
-            _require(self, name, lambda value: value >= 1, "at least 1")
-        for name in ("workers", "seed", "warmup_epochs", "cooldown_epochs", "weight_decay", "checkpoint_seconds"):
-            _require(self, name, lambda value: value >= 0, "at least 0")
-        for name in ("lr", "clip_norm"):
-            _require(self, name, lambda value: value > 0, "greater than 0")
-        for name in ("momentum", "label_smoothing", "ema", "dropout"):
-            _require(self, name, lambda value: 0 <= value < 1, "at least 0 and less than 1")
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, got {_shown(value)}")
+            if check and value is not None and not check.holds(value):
+                raise ValueError(f"{name} must be {check.words}, got {_shown(value)}")
         if self.warmup_epochs + self.cooldown_epochs > self.epochs:
             raise ValueError(
                 f"warmup_epochs and cooldown_epochs must be at most epochs ({self.epochs}) together, got "
@@ -111,51 +174,97 @@ class TrainConfig:
         return text
 
 
+SETTINGS = {entry.name: entry for entry in dataclasses.fields(TrainConfig)}
+_KINDS = typing.get_type_hints(TrainConfig)
+
+
+def kind_of(name: str) -> type:
+    """The type of a setting's value, None aside.
+
+    >>> kind_of("clip_norm")
+    <class 'float'>
+    """
+    kind = _KINDS[name]
+    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    found: type = next(option for option in options if option is not type(None))
+    return found
+
+
+def merged(base: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Settings of a file, overridden by those of the command line, and what was adapted to them, in words.
+
+    Fewer epochs than the warm-up and cool-down of the file need shrink these in proportion.
+
+    >>> merged({"epochs": 20, "warmup_epochs": 2, "cooldown_epochs": 8}, {"epochs": 5})[1]
+    'warmup_epochs 0.5 and cooldown_epochs 2, in proportion to epochs 5 instead of 20'
+    """
+    settings = {**base, **given}
+    periods = [name for name in ("warmup_epochs", "cooldown_epochs") if base.get(name)]
+    if "epochs" not in given or not periods or any(name in given for name in periods):
+        return settings, ""
+    before, after = (_typed("epochs", of.get("epochs", TrainConfig.epochs)) for of in (base, settings))
+    length = {name: _typed(name, base[name]) for name in periods}
+    if sum(length.values()) <= after or before < 1 or after < 1:
+        return settings, ""
+    settings |= {name: value * after / before for name, value in length.items()}
+    changes = " and ".join(f"{name} {settings[name]:g}" for name in periods)
+    return settings, f"{changes}, in proportion to epochs {after} instead of {before}"
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """Settings from a YAML file, with the names checked."""
     import yaml
 
+    with path.open("rb") as file:
+        content = file.read(LARGEST_FILE + 1)
+    if len(content) > LARGEST_FILE:
+        raise ValueError(f"{path} is too large for a file of settings: more than {LARGEST_FILE:,} bytes")
     try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a YAML file: {error}") from error
+        text = content.decode()
+        # An alias stands for a copy, and a few copies of copies for gigabytes.
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
+            raise ValueError(f"{path} has an alias (*name), which settings do not need: write the value out")
+        settings = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ValueError(f"{path} is not a YAML file: {_short(str(error.problem))}{line}") from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is not a YAML file: {_short(' '.join(str(error).split()))}") from error
     if settings is None:
         return {}
     if not isinstance(settings, Mapping):
         raise ValueError(f"{path} must hold 'name: value' lines, found a {type(settings).__name__}")
-    known = [entry.name for entry in dataclasses.fields(TrainConfig)]
     cleaned = {str(name).replace("-", "_"): value for name, value in settings.items()}
     for name in cleaned:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(known)}"
-            raise ValueError(f"{path}: unknown setting {name!r}{hint}")
+        if name not in SETTINGS:
+            near = difflib.get_close_matches(name[:LONGEST_VALUE], SETTINGS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(SETTINGS)}"
+            raise ValueError(f"{path}: unknown setting {_shown(name)}{hint}")
     return cleaned
 
 
-def _typed(name: str, value: Any, kind: Any) -> Any:
-    """The value as the field's type; YAML reads 1e-3 as a string and 1 as an int."""
-    options = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
-    if value is None and type(None) in options:
+def _typed(name: str, value: Any) -> Any:
+    """The value as the setting's type; YAML reads 1e-3 as a string and 1 as an int."""
+    wanted = kind_of(name)
+    if _KINDS[name] is not wanted and (value is None or (name == "neighborhood" and value == "global")):
         return None
-    if name == "neighborhood" and value == "global":
-        return None
-    wanted = next(option for option in options if option is not type(None))
-    if wanted is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
+    if isinstance(value, bool) == (wanted is bool):
         try:
-            number = float(value)
-        except ValueError:
-            number = math.nan
-        if math.isfinite(number):
-            return number
-    elif isinstance(value, wanted) and (wanted is bool or not isinstance(value, bool)):
-        return value
-    if wanted is int and isinstance(value, str) and value.lstrip("-").isdigit():
-        return int(value)
-    raise ValueError(f"{name} must be of type {wanted.__name__}, got {value!r}")
+            if wanted is float and isinstance(value, (int, float, str)) and math.isfinite(number := float(value)):
+                return number
+            if wanted is int and isinstance(value, str):
+                return int(value)
+        except (ValueError, OverflowError):
+            pass
+        else:
+            if wanted is not float and isinstance(value, wanted):
+                return value
+    raise ValueError(f"{name} must be of type {wanted.__name__}, got {_shown(value)}")
 
 
-def _require(config: TrainConfig, name: str, holds: Any, what: str) -> None:
-    value = getattr(config, name)
-    if value is not None and not holds(value):
-        raise ValueError(f"{name} must be {what}, got {value}")
+def _shown(value: Any) -> str:
+    return _short(repr(value))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."

@@ -5,12 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from gevit.rendering.words import printable
 from gevit.training.config import TrainConfig
 from gevit.training.log import Row
+
+# A narrower terminal gets no more than fits on its line.
+WIDE = 100
+NOTHING_YET: dict[str, Any] = {"loss": "-", "speed": "-", "best": "-"}
 
 
 class Display:
@@ -25,18 +31,21 @@ class Display:
     def __init__(self, config: TrainConfig, steps: int, visible: bool) -> None:
         self.console = Console(stderr=True, quiet=not visible, soft_wrap=True)
         self._epochs, self._steps_per_epoch = config.epochs, steps // config.epochs
-        self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
+        details = (
             BarColumn(),
-            MofNCompleteColumn(),
             TextColumn("loss {task.fields[loss]}  {task.fields[speed]} images/s  best {task.fields[best]}"),
             TimeElapsedColumn(),
+        )
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            MofNCompleteColumn(),
+            *(details if self.console.width >= WIDE else ()),
             TextColumn("ETA"),
             TimeRemainingColumn(),
             console=self.console,
             disable=not visible or not self.console.is_terminal,
         )
-        self._task = self._progress.add_task("", total=steps, loss="-", speed="-", best="-")
+        self._task = self._progress.add_task("", total=steps, **NOTHING_YET)
 
     def __enter__(self) -> Display:
         self._progress.start()
@@ -48,12 +57,15 @@ class Display:
         self._progress.stop()
 
     def go_on(self, step: int, best: Row | None) -> None:
-        """Begin after some steps that were done before."""
-        self._progress.reset(self._task, completed=step, best=_accuracy(best) if best else "-")
+        """Begin after some steps that were done before, whose time is not counted."""
+        # A reset replaces all fields of a task by those that it is given.
+        self._progress.reset(self._task, completed=step, **NOTHING_YET)
+        if best:
+            self._progress.update(self._task, best=_accuracy(best))
 
     def say(self, message: str) -> None:
         """A line of text."""
-        self.console.print(message, highlight=False)
+        self.console.print(printable(message), markup=False, highlight=False)
 
     def step(self, row: Row) -> None:
         """Show the last step."""

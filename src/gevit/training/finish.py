@@ -14,20 +14,38 @@ from gevit.environment import joined
 from gevit.evaluation.evaluate import accuracy_by_angle, equivariance_of, evaluate
 from gevit.models.info import ModelInfo
 from gevit.persistence import save
+from gevit.training.checkpoint import RunState
 from gevit.training.config import TrainConfig
 from gevit.training.display import Display
 from gevit.training.report import RunRecord, write_report
 from gevit.training.setup import make_model
-from gevit.training.state import RunState
 
 # Enough to see the shape of the curve, few enough to take seconds.
 ANGLES, IMAGES_BY_ANGLE, IMAGES_FOR_EQUIVARIANCE = 12, 100, 4
 
 
 def finish(
-    config: TrainConfig, info: ModelInfo, data: DataSet, state: RunState, device: torch.device, display: Display
+    config: TrainConfig,
+    info: ModelInfo,
+    data: DataSet,
+    label: str,
+    state: RunState,
+    device: torch.device,
+    display: Display,
+    batch_size: int,
 ) -> dict[str, Any]:
-    """Test the best weights, write `model.safetensors` with what is known of it, and the report; returns its facts."""
+    """Test the best weights, write `model.safetensors` with what is known of it, and the report; returns its facts.
+
+    Args:
+        config: of the run.
+        info: of its model.
+        data: that it is tested on.
+        label: what to call them.
+        state: the run at its end.
+        device: where to test.
+        display: told how far it is.
+        batch_size: images at a time.
+    """
     best = state.progress.best
     assert best is not None, "a run has at least one epoch"
     model: Any = make_model(config, info)
@@ -35,15 +53,17 @@ def finish(
     model.eval().to(device)
     display.say(f"testing the weights of epoch {int(best['epoch'])}, the best on validation")
     with display.bar("testing", len(data.test)) as progress:
-        test = evaluate(model, data.test, data.normalize, progress=progress)
+        test = evaluate(model, data.test, data.normalize, batch_size, progress)
     some = choose(data.test.labels, IMAGES_BY_ANGLE)
-    by_angle = accuracy_by_angle(
-        model, data.test.images(some), data.test.labels[some], data.normalize, [360 * k / ANGLES for k in range(ANGLES)]
-    )
+    angles = [360 * k / ANGLES for k in range(ANGLES)]
+    with display.bar("rotating", ANGLES * len(some)) as progress:
+        by_angle = accuracy_by_angle(
+            model, data.test.images(some), data.test.labels[some], data.normalize, angles, batch_size, progress
+        )
     images = data.normalize(data.test.images(choose(data.test.labels, IMAGES_FOR_EQUIVARIANCE)))
     logits, maps = equivariance_of(model, images)
     record = RunRecord(
-        title=f"{config.model} on {data.name}",
+        title=f"{config.model} on {label}",
         config=dataclasses.asdict(config),
         command=state.progress.command,
         environment=joined(state.progress.environments),

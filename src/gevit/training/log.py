@@ -1,17 +1,21 @@
-"""What a run leaves behind as it goes: `steps.csv`, `metrics.csv`, TensorBoard events, Weights & Biases if wanted."""
+"""What a run leaves behind as it goes: `steps.csv`, `metrics.csv`, TensorBoard events, Weights & Biases if wanted.
+
+TensorBoard's event files are written here and now: its own writer has a thread, and what fails there, as on a full
+disk, cannot be caught.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import csv
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from gevit.files import write_aside
-from gevit.training.events import EventFile
 
 # What is known of a step or an epoch, by name.
 Row = dict[str, int | float]
@@ -24,17 +28,16 @@ class RunLog:
 
     Args:
         folder: of the run.
-        name: of the run, for Weights & Biases.
-        config: settings, for Weights & Biases.
         step: how many steps are done.
-        wandb: whether to log to Weights & Biases.
+        config: the settings, for Weights & Biases.
+        wandb_id: of the run at Weights & Biases; empty not to log there.
     """
 
-    def __init__(self, folder: Path, name: str, config: Mapping[str, Any], step: int, wandb: bool) -> None:
+    def __init__(self, folder: Path, step: int, config: Mapping[str, Any], wandb_id: str = "") -> None:
         self._folder = folder
         self._steps = _continue_csv(folder / "steps.csv", step)
         self._tensorboard = EventFile(folder / "tensorboard", step + 1)
-        self._wandb = _start_wandb(folder, name, config) if wandb else None
+        self._wandb = _start_wandb(folder, config, wandb_id) if wandb_id else None
 
     def step(self, row: Row) -> None:
         """Log one step."""
@@ -79,6 +82,45 @@ class RunLog:
             self._wandb.log(values, step=int(step))
 
 
+class EventFile:
+    """A new event file in a folder, which takes back what older ones say of the steps from `step` on.
+
+    Args:
+        folder: that TensorBoard is pointed to.
+        step: the first one that will be written.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import SessionLog  # type: ignore[import-untyped]
+        from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
+
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = (folder / f"events.out.tfevents.{int(time.time()):010d}.{os.getpid()}").open("wb")
+        self._records = RecordWriter(self._file)
+        self._write(file_version="brain.Event:2")
+        self._write(step=step, session_log=SessionLog(status=SessionLog.START))
+
+    def add(self, values: Mapping[str, int | float], step: int) -> None:
+        """Write the values of a step."""
+        from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
+
+        parts = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._write(step=step, summary=Summary(value=parts))
+
+    def flush(self) -> None:
+        """Put everything on the disk."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._file.close()
+
+    def _write(self, **content: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self._records.write(Event(wall_time=time.time(), **content).SerializeToString())
+
+
 def _continue_csv(path: Path, step: int) -> Any:
     """`steps.csv` open for appending, with the rows up to a step; a last row cut short by a crash is dropped."""
     rows = []
@@ -90,9 +132,9 @@ def _continue_csv(path: Path, step: int) -> Any:
     return path.open("a", newline="", encoding="utf-8")
 
 
-def _start_wandb(folder: Path, name: str, config: Mapping[str, Any]) -> Any:
+def _start_wandb(folder: Path, config: Mapping[str, Any], id: str) -> Any:
     try:
         import wandb
     except ImportError as error:
         raise ImportError("logging to Weights & Biases needs its package: pip install wandb") from error
-    return wandb.init(project="gevit", name=name, id=folder.name, dir=folder, config=dict(config), resume="allow")
+    return wandb.init(project="gevit", name=folder.name, id=id, dir=folder, config=dict(config), resume="allow")

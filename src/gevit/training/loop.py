@@ -10,9 +10,11 @@ import contextlib
 import dataclasses
 import errno
 import math
+import signal
+import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
+import uuid
+from types import FrameType, TracebackType
 from typing import Any
 
 import torch
@@ -26,19 +28,29 @@ from gevit.data import DataSet
 from gevit.environment import environment
 from gevit.evaluation.evaluate import evaluate
 from gevit.models.base import EquivariantModel
-from gevit.models.info import ModelInfo
 from gevit.persistence import save
-from gevit.training.batches import StepBatches
-from gevit.training.checkpoint import newest_good_checkpoint, save_checkpoint
+from gevit.training.batches import For, StepBatches, check_batch_size, seed_for
+from gevit.training.checkpoint import RunState, newest_good_checkpoint, save_checkpoint
 from gevit.training.config import TrainConfig
 from gevit.training.display import Display
-from gevit.training.folder import CHECKPOINTS, check_folder, claim_folder, held
-from gevit.training.interrupt import Interrupt
 from gevit.training.log import Row, RunLog
-from gevit.training.randomness import For, seed_for
-from gevit.training.schedule import learning_rate
-from gevit.training.setup import describe_model, make_fabric, make_model, make_optimizer, open_data, take_weights
-from gevit.training.state import RunState
+from gevit.training.optimizer import learning_rate, make_optimizer
+from gevit.training.run_folder import CHECKPOINTS, CONFIG, check_folder, held, write_config
+from gevit.training.setup import (
+    check_image_size,
+    describe_model,
+    make_fabric,
+    make_model,
+    on_every_process,
+    on_first_process,
+    open_data,
+    take_weights,
+)
+
+# torchrun passes on the Ctrl-C that its processes had from the terminal already: so soon it is the same one.
+SAME_SECONDS = 1.0
+# Each process may have these in another place; all else is as the first process has it.
+PLACES = ("out", "data_root")
 
 
 class NonFiniteError(ArithmeticError):
@@ -47,6 +59,9 @@ class NonFiniteError(ArithmeticError):
 
 def train(config: TrainConfig, resume: bool = False, command: str = "") -> dict[str, Any]:
     """Train a model as `config` says; returns the facts of its report.
+
+    Of several processes the first one decides: its settings and its checkpoint are everybody's. The others write
+    nothing, so that machines need not share a disk.
 
     Args:
         config: the run.
@@ -58,24 +73,30 @@ def train(config: TrainConfig, resume: bool = False, command: str = "") -> dict[
         NonFiniteError: before a step that would spoil the weights.
     """
     here = environment()  # now: by the time a long run ends, the checkout may be at another commit
-    check_folder(config, resume)
     fabric = make_fabric(config)
     fabric.launch()
-    data = open_data(config)
+    own = {name: getattr(config, name) for name in PLACES}
+    config = dataclasses.replace(fabric.broadcast(config), **own)
+    on_first_process(fabric, lambda: check_folder(config, resume))  # before the images are read, which may take long
+    data, label = on_every_process(fabric, lambda: open_data(config))
     run = Run(config, fabric, data)
-    with contextlib.ExitStack() as claim, Interrupt() as interrupt:
-        # Only now: settings that cannot be run must not become those of the folder.
-        _on_first_process(fabric, lambda: claim.enter_context(held(config.folder)))
-        _on_first_process(fabric, lambda: claim_folder(config))
+    with contextlib.ExitStack() as until_the_report:
+        # Only now: settings that cannot be run must not touch the folder.
+        on_first_process(fabric, lambda: until_the_report.enter_context(held(config, resume)))
         try:
             run.restore()
             run.note_origin(command, here)
-            run.fit(interrupt)
+            with Interrupt() as interrupt:
+                run.fit(interrupt)
+            if not fabric.is_global_zero:
+                return {}
+            from gevit.training.finish import finish
+
+            return finish(config, run.info, data, label, run.state, fabric.device, run.display, run.evaluation_batch)
         except OSError as error:
             if "disk is full" in str(error) or error.errno == errno.ENOSPC:
                 raise OSError(
-                    f"the disk of {config.folder} is full. Nothing is lost: free some space, then "
-                    f"`gevit train --out {config.folder} --resume`"
+                    f"the disk of {config.folder} is full. Nothing is lost: free some space, then {run.way_on()}"
                 ) from error
             raise
         except RuntimeError as error:
@@ -83,13 +104,38 @@ def train(config: TrainConfig, resume: bool = False, command: str = "") -> dict[
                 raise
             raise ConnectionError(
                 "another process of this run failed or was killed. Nothing is lost: look for what it said, then "
-                f"`gevit train --out {config.folder} --resume`"
+                f"{run.way_on()}"
             ) from error
-    if not fabric.is_global_zero:
-        return {}
-    from gevit.training.finish import finish
 
-    return finish(config, run.info, data, run.state, fabric.device, run.display)
+
+class Interrupt:
+    """While it is entered, signals to stop set `requested`: the first lets the step end, the second does not wait.
+
+    Signals come to the main thread; in another one there is nothing to hear.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._since = math.inf
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Interrupt:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if time.monotonic() - self._since > SAME_SECONDS:
+            raise KeyboardInterrupt("stopped at once; --resume goes on from the last checkpoint")
+        if not self.requested:
+            self.requested, self._since = True, time.monotonic()
 
 
 class Run:
@@ -97,27 +143,33 @@ class Run:
 
     def __init__(self, config: TrainConfig, fabric: Fabric, data: DataSet) -> None:
         self.config, self.fabric, self.data = config, fabric, data
-        self.info: ModelInfo = describe_model(config, data)
-        self.folder: Path = config.folder
+        self.folder = config.folder
+        digest = _same_everywhere(fabric, data.digest)
+        check_batch_size(config.batch_size, len(data.train), fabric.world_size, config.accumulate)
+        self.info = describe_model(config, data, digest)
         model = make_model(config, self.info)
-        anew = self._start(model)
+        check_image_size(model, data)
+        fresh = on_first_process(fabric, lambda: self._start(model))  # the others get the weights of the first
         optimizer = make_optimizer(config, model)
         self.network, self.optimizer = fabric.setup(model, optimizer)
-        self.state = RunState(model, optimizer, config.ema, data.digest)
+        self.state = RunState(model, optimizer, config.ema, digest)
         self.batches = StepBatches(
             data.train,
             data.normalize,
-            _batch_size(config, len(data.train), fabric.world_size),
+            config.batch_size,
             config.seed,
             config.rotate,
             config.flip,
             fabric.global_rank,
             fabric.world_size,
         )
+        # What fits into memory with gradients fits without.
+        at_once = config.batch_size // (fabric.world_size * config.accumulate)
+        self.evaluation_batch = config.eval_batch_size or at_once
         self.steps = config.epochs * self.batches.steps_per_epoch
         self.display = Display(config, self.steps, visible=fabric.is_global_zero)
-        if anew:
-            self.display.say(f"not in {config.start_from}, so begun anew: {', '.join(anew)}")
+        if fresh:
+            self.display.say(f"not in {config.start_from}, so re-initialised: {', '.join(fresh)}")
 
     def _start(self, model: EquivariantModel) -> list[str]:
         """Give the weights to start from to a run that has no checkpoint yet; returns the names of the rest."""
@@ -126,16 +178,9 @@ class Run:
             return []
         return take_weights(model, source, self.info.preset)
 
-    def note_origin(self, command: str, here: dict[str, str]) -> None:
-        """Keep, for the report, what started the run and what it runs on."""
-        progress = self.state.progress
-        progress.command = progress.command or command
-        if here not in progress.environments:
-            progress.environments.append(here)
-
     def restore(self) -> None:
-        """Go on from the newest whole checkpoint, if there is one."""
-        checkpoint, faults = newest_good_checkpoint(self.folder / CHECKPOINTS)
+        """Go on from the first process's newest whole checkpoint, if there is one."""
+        checkpoint, faults = on_first_process(self.fabric, lambda: newest_good_checkpoint(self.folder / CHECKPOINTS))
         for fault in faults:
             self.display.say(f"warning: {fault}")
         if checkpoint is not None:
@@ -150,11 +195,23 @@ class Run:
         elif faults:
             self.display.say("warning: no checkpoint is whole; starting from the beginning")
 
+    def note_origin(self, command: str, here: dict[str, str]) -> None:
+        """Keep, for the report, what started the run and what it runs on."""
+        progress = self.state.progress
+        progress.command = progress.command or command
+        # Earlier versions had the name of the folder at Weights & Biases.
+        progress.run_id = progress.run_id or (self.folder.name if progress.step else uuid.uuid4().hex)
+        if here not in progress.environments:
+            progress.environments.append(here)
+
     def fit(self, interrupt: Interrupt) -> None:
         """Run the steps that are left, with a validation after each epoch."""
         progress, first = self.state.progress, self.fabric.is_global_zero
         if progress.step >= self.steps:
+            if first:
+                write_config(self.config)
             return
+        done_before = progress.step
         loader = DataLoader(
             self.batches,
             batch_size=None,
@@ -167,6 +224,8 @@ class Run:
             last_save = began = time.monotonic()
             for images, labels in loader:
                 row, stop = self._step(images, labels, progress.step, interrupt)
+                if first and progress.step == done_before:  # what cannot make a step does not claim the folder
+                    write_config(self.config)
                 now = time.monotonic()
                 row["images_per_second"] = self.batches.batch_size / (now - began)
                 progress.step += 1
@@ -233,8 +292,8 @@ class Run:
         if not (math.isfinite(row["loss"]) and math.isfinite(norm)):
             raise NonFiniteError(
                 f"the loss is {row['loss']} and the norm of its gradient {norm} at step {step + 1} (learning rate "
-                f"{rate:.2g}); stopped before the weights were changed. Try a smaller --lr, --clip-norm 1, a longer "
-                f"--warmup-epochs, or look for bad values in the data; the last checkpoint is in {self.folder}"
+                f"{rate:.2g}); stopped before the weights were changed. Look for bad values in the data, or try "
+                f"--clip-norm 1, a smaller --lr or a longer --warmup-epochs: {self.way_on(' --clip-norm 1')}"
             )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -242,6 +301,11 @@ class Run:
         if self.state.average is not None:
             self.state.average.update_parameters(self.state.model)
         return row, bool(sums[2])
+
+    def way_on(self, flags: str = "") -> str:
+        """What to do after a fault, with these flags; a run that has not made a step is none yet."""
+        resumes = (self.folder / CONFIG).exists()
+        return f"`gevit train --out {self.folder} --resume{flags}`" if resumes else "start again"
 
     def _end_epoch(self, row: Row, log: RunLog | None) -> None:
         progress, steps = self.state.progress, self.batches.steps_per_epoch
@@ -278,7 +342,7 @@ class Run:
         sums = torch.zeros(2)
         if len(share):  # there may be fewer images than processes
             with self.display.validation(len(share)) as progress:
-                result = evaluate(model, share, self.data.normalize, progress=progress)
+                result = evaluate(model, share, self.data.normalize, self.evaluation_batch, progress)
             sums = torch.tensor([result.loss * result.n, result.accuracy * result.n])
         loss, accuracy = (self._total(sums) / len(self.data.valid)).tolist()
         return loss, accuracy
@@ -296,31 +360,19 @@ class Run:
         save(model, info, self.folder / "model.safetensors")
 
     def _open_log(self) -> RunLog:
-        config = dataclasses.asdict(self.config)
-        return RunLog(self.folder, self.folder.name, config, self.state.progress.step, self.config.wandb)
-
-
-def _batch_size(config: TrainConfig, images: int, world_size: int) -> int:
-    size, parts = config.batch_size, world_size * config.accumulate
-    if size > images:
-        raise ValueError(f"batch_size is {size}, but there are only {images} training images")
-    if size % parts:
-        raise ValueError(
-            f"batch_size must be a multiple of processes x accumulate = {world_size} x {config.accumulate}, got {size}"
+        progress, config = self.state.progress, self.config
+        return RunLog(
+            self.folder, progress.step, dataclasses.asdict(config), wandb_id=progress.run_id if config.wandb else ""
         )
-    return size
 
 
-def _on_first_process(fabric: Fabric, action: Callable[[], object]) -> None:
-    """Do it on the first process; if it fails there, fail everywhere, so that none waits for the others."""
-    error: Exception | None = None
-    if fabric.is_global_zero:
-        try:
-            action()
-        except (OSError, ValueError) as caught:
-            error = caught
-    message = fabric.broadcast(str(error) if error else "")
-    if error is not None:
-        raise error
-    if message:
-        raise ValueError(message)
+def _same_everywhere(fabric: Fabric, digest: str) -> str:
+    """The digest of the data, which must be the same on every process."""
+    of_the_first = fabric.broadcast(digest)
+
+    def check() -> None:
+        if digest != of_the_first:
+            raise ValueError("the images or labels here are not those of the first process; give all the same data")
+
+    on_every_process(fabric, check)
+    return digest

@@ -1,32 +1,35 @@
-"""Putting a run together: devices, data, model, optimizer."""
+"""Putting a run together: processes, data, model."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from lightning.fabric import Fabric
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from gevit.data import DataSet, open_dataset
 from gevit.data.dataset import choose
 from gevit.layers import GroupAttention, LiftingAttention
 from gevit.models import PRESETS, list_models
-from gevit.models.base import EquivariantModel
+from gevit.models.base import EquivariantModel, info_of
 from gevit.models.cpvt import SelfAttention
 from gevit.models.info import ModelInfo
 from gevit.models.registry import build
 from gevit.persistence import load
 from gevit.pretrained import pretrained_path
+from gevit.training.batches import For, seed_for
 from gevit.training.config import TrainConfig
-from gevit.training.muon import Muon, hidden_matrices
-from gevit.training.randomness import For, seed_for
 
 SMALL_IMAGE = 40
+WORDS = {"train": "training", "valid": "validation", "test": "test"}
+
+Outcome = TypeVar("Outcome")
 
 
 def make_fabric(config: TrainConfig) -> Fabric:
@@ -51,17 +54,49 @@ def make_fabric(config: TrainConfig) -> Fabric:
         ) from error
 
 
-def open_data(config: TrainConfig) -> DataSet:
-    """The data set, cut to the limits; what is left of a split does not depend on the run's seed."""
+def on_every_process(fabric: Fabric, action: Callable[[], Outcome]) -> Outcome:
+    """Do it everywhere; what fails on one process fails on all, so that none waits for the others."""
+    failed: Exception | None = None
+    try:
+        outcome = action()
+    except (OSError, ValueError, TypeError, ImportError) as error:
+        failed = error
+    messages = [str(failed) if failed else ""]
+    if fabric.world_size > 1:
+        messages *= fabric.world_size
+        torch.distributed.all_gather_object(messages, messages[0])
+    if failed:
+        raise failed
+    for rank, message in enumerate(messages):
+        if message:
+            raise ValueError(f"process {rank} of this run says: {message}")
+    return outcome
+
+
+def on_first_process(fabric: Fabric, action: Callable[[], Outcome]) -> Outcome:
+    """Do it on the first process alone, and give its outcome to all."""
+    outcome = on_every_process(fabric, lambda: action() if fabric.is_global_zero else None)
+    return fabric.broadcast(outcome)  # type: ignore[return-value]
+
+
+def open_data(config: TrainConfig) -> tuple[DataSet, str]:
+    """The data set, cut to the limits, and what to call it; what is left of a split does not depend on the seed.
+
+    >>> open_data(TrainConfig(data="digits", limit_train=64, limit_test=10))[1]
+    'digits, 64 of 4,000 training images and 10 of 500 test images'
+    """
     data = open_dataset(config.data, config.data_root, image_size=config.image_size, skip_corrupt=config.skip_corrupt)
-    limits: dict[str, Any] = {"train": config.limit_train, "valid": config.limit_valid, "test": config.limit_test}
+    limits = {"train": config.limit_train, "valid": config.limit_valid, "test": config.limit_test}
+    cuts = {name: limit for name, limit in limits.items() if limit and limit < len(data.split(name))}
+    words = [f"{cut:,} of {len(data.split(name)):,} {WORDS[name]} images" for name, cut in cuts.items()]
     parts: dict[str, Any] = {
-        name: data.split(name).subset(choose(data.split(name).labels, limit)) for name, limit in limits.items() if limit
+        name: data.split(name).subset(choose(data.split(name).labels, cut)) for name, cut in cuts.items()
     }
-    return dataclasses.replace(data, **parts)
+    label = ", ".join([data.label, *words[:-2], " and ".join(words[-2:])]) if words else data.label
+    return dataclasses.replace(data, **parts), label
 
 
-def describe_model(config: TrainConfig, data: DataSet) -> ModelInfo:
+def describe_model(config: TrainConfig, data: DataSet, digest: str) -> ModelInfo:
     """What is to be trained."""
     is_whole = not (config.limit_train or config.limit_valid or config.limit_test)
     return ModelInfo(
@@ -77,7 +112,7 @@ def describe_model(config: TrainConfig, data: DataSet) -> ModelInfo:
         mean=data.mean,
         std=data.std,
         data=data.name,
-        trained={"data_digest": data.digest} if is_whole else {},
+        trained={"data_digest": digest} if is_whole else {},
     )
 
 
@@ -111,7 +146,13 @@ def take_weights(model: EquivariantModel, source: str, preset: str) -> list[str]
         source: a folder or file that `gevit.load` reads, or the name of a model whose weights come with the package.
         preset: the architecture of the pretrained model.
     """
-    trained = load(pretrained_path(source, preset) if source in list_models() else source)
+    trained = load(_pretrained(source, preset) if source in list_models() else source)
+    info = info_of(trained)
+    if info.preset != preset:
+        raise ValueError(
+            f"{source} has the architecture {info.preset!r}, trained on images of {info.image_size}x{info.image_size}, "
+            f"and this run has {preset!r}; give --image-size {info.image_size}, or --preset {info.preset}"
+        )
     same_group = str(trained.group) == str(model.group)
     state = model.state_dict()
     fitting = {
@@ -127,11 +168,23 @@ def take_weights(model: EquivariantModel, source: str, preset: str) -> list[str]
     return [name for name in state if name not in fitting]
 
 
-def make_optimizer(config: TrainConfig, model: EquivariantModel) -> Optimizer:
-    """The optimizer; its learning rate is set at every step."""
-    if config.optimizer == "sgd":
-        return SGD(model.parameters(), config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
-    if config.optimizer == "muon":
-        return Muon(*hidden_matrices(model), config.lr, config.momentum, config.weight_decay)
-    kind: type[Adam] = {"adam": Adam, "adamw": AdamW}[config.optimizer]
-    return kind(model.parameters(), config.lr, weight_decay=config.weight_decay)
+def check_image_size(model: EquivariantModel, data: DataSet) -> None:
+    """Refuse images that the network would crop to nothing."""
+    least, size = model.smallest_image, data.image_size
+    if size < least:
+        raise ValueError(
+            f"the images of {data.name} are {size}x{size}, and this network takes {least}x{least} or larger; "
+            f"give --image-size {least} or more"
+        )
+
+
+def _pretrained(name: str, preset: str) -> Path:
+    try:
+        return pretrained_path(name, preset)
+    except ValueError as error:
+        size = PRESETS[preset].image_size
+        sizes = ", ".join(f"{other.image_size} for {name}" for name, other in PRESETS.items())
+        raise ValueError(
+            f"{error}. This run has the architecture {preset!r}, made for images of about {size}x{size}; choose "
+            f"another by --image-size ({sizes}) or by --preset"
+        ) from error

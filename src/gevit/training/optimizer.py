@@ -1,8 +1,9 @@
-"""Muon: momentum whose matrices are made orthogonal before they are applied.
+"""How the weights move: the optimizer, Muon among them, and the learning rate as a function of the step alone.
 
-The maps of an attention layer (query, key, value, out) have gradients of a few dominant directions; Adam follows those
-and learns the others slowly. Muon (K. Jordan and others, 2024) replaces the momentum of a matrix, U S V^T, by U V^T, so
-that all directions learn alike, from fewer images.
+Muon is momentum whose matrices are made orthogonal before they are applied. The maps of an attention layer (query,
+key, value, out) have gradients of a few dominant directions; Adam follows those and learns the others slowly. Muon
+(K. Jordan and others, 2024) replaces the momentum of a matrix, U S V^T, by U V^T, so that all directions learn alike,
+from fewer images.
 """
 
 from __future__ import annotations
@@ -13,20 +14,33 @@ from collections.abc import Sequence
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from gevit.group_conv import GroupConv
 from gevit.models.base import EquivariantModel
+from gevit.training.config import TrainConfig
 
 # A quintic that draws singular values in (0, 1] to about 1: fast rather than exact, 0.7 to 1.2 is as good.
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 6
 
-
 MAPS = (nn.Linear, nn.Conv2d, GroupConv)
 
 # The rest moves by Adam, in steps of this share of the learning rate.
 ADAM_SHARE, ADAM_BETA, ADAM_EPS = 0.25, 0.999, 1e-8
+
+# A one-cycle run starts and ends at these fractions of its peak.
+ONE_CYCLE_START, ONE_CYCLE_END = 1 / 25, 1 / 10_000
+
+
+def make_optimizer(config: TrainConfig, model: EquivariantModel) -> Optimizer:
+    """The optimizer; its learning rate is set at every step."""
+    if config.optimizer == "sgd":
+        return SGD(model.parameters(), config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
+    if config.optimizer == "muon":
+        return Muon(*hidden_matrices(model), config.lr, config.momentum, config.weight_decay)
+    kind: type[Adam] = {"adam": Adam, "adamw": AdamW}[config.optimizer]
+    return kind(model.parameters(), config.lr, weight_decay=config.weight_decay)
 
 
 class Muon(Optimizer):
@@ -140,3 +154,35 @@ def orthogonalized(matrices: Float[Tensor, "*batch rows columns"]) -> Float[Tens
         gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
     return x.mT if tall else x
+
+
+def learning_rate(config: TrainConfig, step: int, steps_per_epoch: int) -> float:
+    """Learning rate of a step, counted from 0.
+
+    `constant`: the peak throughout; `cosine`: half a cosine from the peak to 0; `one_cycle`: half a cosine up, half a
+    cosine down to (nearly) 0; `trapezoid`: the peak, then a straight fall to 0 in the last `cooldown_epochs`, so that a
+    run may be made longer or ended early and lose nothing. All rise linearly for `warmup_epochs` first, except
+    `one_cycle`, which rises by its half cosine for `warmup_epochs`, or 0.3 of the run if that is 0.
+
+    >>> config = TrainConfig(lr=1.0, epochs=10, schedule="cosine", warmup_epochs=2.0)
+    >>> [round(learning_rate(config, step, 10), 3) for step in (0, 10, 20, 60, 99)]
+    [0.05, 0.55, 1.0, 0.5, 0.0]
+    """
+    total = config.epochs * steps_per_epoch
+    warmup = config.warmup_epochs * steps_per_epoch
+    if config.schedule == "one_cycle":
+        warmup = warmup or 0.3 * total
+        if step < warmup:
+            return config.lr * _between(ONE_CYCLE_START, 1.0, step / warmup)
+        return config.lr * _between(1.0, ONE_CYCLE_END, (step - warmup) / (total - warmup))
+    if step < warmup:
+        return config.lr * (step + 1) / warmup if warmup > 1 else config.lr
+    if config.schedule == "cosine":
+        return config.lr * _between(1.0, 0.0, (step - warmup) / (total - warmup))
+    if config.schedule == "trapezoid" and config.cooldown_epochs:
+        return config.lr * min(1.0, (total - step) / (config.cooldown_epochs * steps_per_epoch))
+    return config.lr
+
+
+def _between(start: float, end: float, fraction: float) -> float:
+    return end + (start - end) * (1 + math.cos(math.pi * fraction)) / 2

@@ -1,0 +1,61 @@
+"""The folder of a run: whose it is, and what it says of itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gevit.files import is_left_over, locked, write_aside
+from gevit.training.config import SETTINGS, TrainConfig, merged, read_yaml
+
+CONFIG, CHECKPOINTS, LOCK = "config.yaml", "checkpoints", "lock"
+# With another value of one of these it would be another run.
+FIXED = {name for name, entry in SETTINGS.items() if not entry.metadata["may_change"]}
+
+
+def resumed_config(folder: Path, given: Mapping[str, Any]) -> tuple[TrainConfig, str]:
+    """The settings of the run in a folder, overridden by those that are given, and what was adapted, in words."""
+    if not (folder / CONFIG).exists():
+        raise ValueError(
+            f"there is no run in {folder} to resume; name the folder of a run by --out, or leave out --resume to start "
+            "a new one there"
+        )
+    settings, adapted = merged(read_yaml(folder / CONFIG), given)
+    return TrainConfig(**{**settings, "out": str(folder)}), adapted
+
+
+def check_folder(config: TrainConfig, resume: bool) -> None:
+    """A folder with a run in it is only touched to resume it, with the settings that make it that run."""
+    if not resume and any((config.folder / name).exists() for name in (CONFIG, CHECKPOINTS)):
+        raise ValueError(
+            f"there is a run in {config.folder}; go on with it by --resume, or start another one with another --out"
+        )
+    if not (config.folder / CONFIG).exists():
+        return
+    saved = TrainConfig(**read_yaml(config.folder / CONFIG))
+    for name in sorted(FIXED):
+        if getattr(config, name) != getattr(saved, name):
+            raise ValueError(
+                f"the run in {config.folder} has {name} = {getattr(saved, name)!r}, so it cannot be resumed with "
+                f"{getattr(config, name)!r}; leave the setting out, or start another run with another --out"
+            )
+
+
+@contextlib.contextmanager
+def held(config: TrainConfig, resume: bool) -> Iterator[None]:
+    """Keep other processes out of a run's folder, from the first look at it to the report."""
+    check_folder(config, resume)  # first: what is refused leaves no trace
+    with locked(config.folder / LOCK):
+        check_folder(config, resume)  # another process may have been faster
+        for path in [*config.folder.glob(".*"), *(config.folder / CHECKPOINTS).glob(".*")]:
+            if is_left_over(path):  # of a process that was killed
+                path.unlink()
+        yield
+
+
+def write_config(config: TrainConfig) -> None:
+    """Make the folder the run's: from now on it takes --resume to use it."""
+    with write_aside(config.folder / CONFIG) as aside:
+        aside.write_text(config.to_yaml(), encoding="utf-8")
