@@ -12,6 +12,7 @@ from rich.console import Console
 from gevit.rendering import escape
 from gevit.rendering.pages import render
 from gevit.rendering.tables import Table, make_console
+from gevit.rendering.words import printable
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -41,10 +42,10 @@ def unescaped_markdown(text: str) -> str:
 @pytest.mark.parametrize("name", HOSTILE)
 class TestHostileNames:
     def test_nothing_controls_a_terminal(self, name: str) -> None:
-        shown = escape.visible(name)
+        shown = printable(name)
         assert shown.isprintable()
         shown.encode()
-        assert escape.visible(shown) == shown
+        assert printable(shown) == shown
 
     def test_markdown(self, name: str) -> None:
         lines = table(name).to_markdown().splitlines()
@@ -52,12 +53,12 @@ class TestHostileNames:
         cells = [line[2:-2].split(" | ") for line in lines]
         assert all(len(row) == 2 for row in cells)
         for found in (cells[0][1], cells[2][0], cells[3][1]):
-            assert unescaped_markdown(found) == escape.visible(name)
+            assert unescaped_markdown(found) == printable(name)
 
     def test_html(self, name: str) -> None:
         text = table(name).to_html()
         assert set(re.findall(r"</?(\w+)", text)) == {"div", "table", "thead", "tbody", "tr", "th", "td"}
-        assert html.unescape(text).count(escape.visible(name)) == 3
+        assert html.unescape(text).count(printable(name)) == 3
 
     def test_latex(self, name: str) -> None:
         text = table(name).to_latex("tab:x")
@@ -78,7 +79,7 @@ class TestHostileNames:
         assert isinstance(console.file, io.StringIO)
         text = console.file.getvalue()
         assert text.replace("\n", "").isprintable()
-        assert text.count(escape.visible(name)) == 5
+        assert text.count(printable(name)) == 5
 
     def test_pages(self, name: str) -> None:
         one = Table(("a",), [])
@@ -86,12 +87,12 @@ class TestHostileNames:
         assert "<svg></svg>" in page
         assert "<script" not in page
         assert "\x1b" not in page
-        assert html.unescape(page).count(escape.visible(name)) == 4
+        assert html.unescape(page).count(printable(name)) == 4
 
 
 def test_words_are_left_alone() -> None:
     for text in ("R4_SA, 97.58 ± 0.12%", "neighbourhood 3x3 (1 of 2 seeds)", "größe 画像 α–β", "a - b + c. d!"):
-        assert escape.visible(text) == escape.markdown(text) == text
+        assert printable(text) == escape.markdown(text) == text
 
 
 def test_groups_of_columns() -> None:

@@ -18,8 +18,8 @@ from gevit.evaluation.evaluate import equivariance_of
 from gevit.evaluation.metrics import score
 from gevit.evaluation.presentation import worst_confusions
 from gevit.rendering.charts import inline_svg
-from gevit.rendering.escape import markdown, visible
-from gevit.rendering.words import duration
+from gevit.rendering.escape import markdown
+from gevit.rendering.words import duration, printable
 from gevit.training.report import PANELS, RunRecord, curve_figures, write_report
 
 FILES = ["curves.png", "report.html", "report.json", "report.md"]
@@ -218,7 +218,7 @@ def test_hostile_names_are_shown_as_they_are(tmp_path: Path, names: tuple[str, s
     write_report(tmp_path, run)
     page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert "script" not in page.tags
-    assert page.words.count(visible(first)) >= 6  # heading, title, class, confusion twice, settings
+    assert page.words.count(printable(first)) >= 6  # heading, title, class, confusion twice, settings
     assert run.test.auc is not None
     assert f"{run.test.auc:.4f}" in page.words
     text = (tmp_path / "report.md").read_text(encoding="utf-8")

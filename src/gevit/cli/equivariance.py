@@ -36,8 +36,8 @@ def run(args: argparse.Namespace) -> int:
     from gevit.data import load_digits
     from gevit.evaluation.evaluate import equivariance_of, equivariance_rows
     from gevit.evaluation.presentation import equivariance_table
-    from gevit.rendering.escape import visible
     from gevit.rendering.tables import make_console
+    from gevit.rendering.words import printable
 
     models = _models(args)
     digits, _ = load_digits()
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
             console.print(equivariance_table(rows, f"relative equivariance error of {title}").to_rich())
     if args.figure:
         _save_figure(models, as_input(next(iter(models.values())), pixels)[0], args.figure)
-        console.print(visible(f"feature maps: {args.figure}"), soft_wrap=True, markup=False)
+        console.print(printable(f"feature maps: {args.figure}"), soft_wrap=True, markup=False)
     if args.json:
         print(json.dumps(answers, indent=2))
     return 0

@@ -55,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
     from gevit.evaluation import presentation
     from gevit.evaluation.evaluate import accuracy_by_angle, equivariance_of, equivariance_rows, evaluate
     from gevit.models.base import info_of
-    from gevit.rendering.escape import visible
     from gevit.rendering.tables import make_console
+    from gevit.rendering.words import printable
 
     if args.angles < 0:
         raise ValueError(f"--angles must be at least 0, got {args.angles}")
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     data = _open(args, info)
     warnings = _doubts(info, data, args.split)
     for warning in warnings:
-        print(visible(f"gevit evaluate: warning: {warning}"), file=sys.stderr)
+        print(printable(f"gevit evaluate: warning: {warning}"), file=sys.stderr)
     split = data.split(args.split)
     if args.limit:
         split = split.subset(choose(split.labels, args.limit))
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     angles = [360 * k / args.angles for k in range(args.angles)]
     title = f"{info.name} on {data.name}"
     with Progress(console=make_console(stderr=True), transient=True) as bar:
-        task = bar.add_task(escape(visible(title)), total=len(split) + len(angles) * len(images))
+        task = bar.add_task(escape(printable(title)), total=len(split) + len(angles) * len(images))
 
         def advance(done: int) -> None:
             bar.advance(task, done)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from gevit.rendering.escape import visible
+from gevit.rendering.words import printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -34,4 +34,4 @@ def _environment() -> Environment:
 
 
 def _plain(value: Any) -> Any:
-    return visible(value) if type(value) is str else value  # not what is marked as HTML
+    return printable(value) if type(value) is str else value  # not what is marked as HTML

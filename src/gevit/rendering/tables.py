@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gevit.rendering import escape
 from gevit.rendering.pages import render
+from gevit.rendering.words import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -101,16 +102,16 @@ class Table:
         from rich import box, table, text
         from rich.console import Group
 
-        def plain(cell: str) -> text.Text:
-            return text.Text(escape.visible(cell))  # which, unlike a string, has no markup
+        def plain(cell: str, style: str = "") -> text.Text:
+            return text.Text(printable(cell), style)  # which, unlike a string, has no markup
 
-        drawn = table.Table(box=box.SIMPLE_HEAD, title=plain(self.title), title_style="bold", pad_edge=False)
-        drawn.show_header = any(self.header)
+        drawn = table.Table(box=box.SIMPLE_HEAD, show_header=any(self.header), pad_edge=False)
         for name, side in zip(self.flat_header, self.alignment, strict=True):
             drawn.add_column(plain(name), justify="left" if side == "l" else "right", overflow="fold")
         for row in self.rows:
             drawn.add_row(*map(plain, row))
-        return Group(drawn, *(text.Text(escape.visible(note), style="dim") for note in self.notes))
+        title = [plain(self.title, "bold")] if self.title else []
+        return Group(*title, drawn, *(plain(note, "dim") for note in self.notes))
 
     def _latex_groups(self) -> str:
         """A line that names the groups, and rules below them."""

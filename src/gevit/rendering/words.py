@@ -1,6 +1,11 @@
-"""Numbers as people read them."""
+"""Numbers and names as people read them."""
 
 from __future__ import annotations
+
+import unicodedata
+
+_UNSEEN = {"Cc", "Cs", "Zl", "Zp"}  # control characters, halves of characters, separators of lines
+_REORDERING = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 
 def duration(seconds: float) -> str:
@@ -51,3 +56,22 @@ def relative_error(value: float) -> str:
     ('2.3e-07', '0')
     """
     return f"{value:.1e}" if value else "0"
+
+
+def printable(text: object) -> str:
+    r"""A name that others chose, such as that of a class or a file, on one line.
+
+    What would control a terminal (escape sequences, ends of lines) or reorder the text around it is written out.
+
+    >>> print(printable("red\x1b[31m\n"))
+    red\x1b[31m\n
+    """
+    return "".join(_code(character) if _is_unseen(character) else character for character in str(text))
+
+
+def _is_unseen(character: str) -> bool:
+    return unicodedata.category(character) in _UNSEEN or unicodedata.bidirectional(character) in _REORDERING
+
+
+def _code(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")

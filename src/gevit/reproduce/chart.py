@@ -44,7 +44,7 @@ def figure(summary: Summary) -> Figure:
         style(axes_of_panel)
     handles, labels = drawn.axes[-1].get_legend_handles_labels()
     if len(labels) > 1:
-        drawn.legend(handles, labels, loc="outside upper center", ncols=6, fontsize=FONT, frameon=False)
+        drawn.legend(handles, labels, loc="outside upper center", ncols=6, fontsize=FONT, frameon=False, labelcolor=INK)
     return drawn
 
 

@@ -18,7 +18,7 @@ from gevit.rendering import charts, escape
 from gevit.rendering.charts import BLUE, FONT, INK, ORANGE
 from gevit.rendering.pages import render
 from gevit.rendering.tables import Table
-from gevit.rendering.words import duration, percent, percent_range, relative_error
+from gevit.rendering.words import duration, percent, percent_range, printable, relative_error
 from gevit.training.log import Row
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def markdown(run: RunRecord) -> str:
         "## Accuracy against rotation angle",
         presentation.angle_table(run.by_angle, run.by_angle_images).to_markdown(),
         "## How to repeat it",
-        f"```sh\n{escape.visible(run.command)}\n```",
+        f"```sh\n{printable(run.command)}\n```",
         "### Settings",
         _facts(run.config).to_markdown(),
         "### Environment",
