@@ -13,7 +13,7 @@ from pathlib import Path
 from gevit.bench import chart
 from gevit.bench.cases import BACKENDS, MODES
 from gevit.bench.report import Report, Result
-from gevit.bench.table import duration
+from gevit.rendering.words import step_time
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "full.json"
@@ -98,7 +98,7 @@ def charts(report: Report) -> str:
 
 def large_problems(report: Report) -> str:
     rows = [
-        [f"`{case.architecture}`", case.work, f"{figures.peak_mib:.0f} MiB", duration(figures.seconds)]
+        [f"`{case.architecture}`", case.work, f"{figures.peak_mib:.0f} MiB", step_time(figures.seconds)]
         for result in report.results
         if (case := result.case).backend == "native" and case.mode == "train" and case.batch > SMALL_BATCH
         if (figures := result.figures)
@@ -118,7 +118,7 @@ def shares(report: Report) -> str:
         if case.mode == "train" and forward:
             numbers = [
                 [
-                    duration(figures.attention_seconds),
+                    step_time(figures.attention_seconds),
                     f"{figures.attention_gflops:.0f}",
                     f"{figures.sgemm_share:.0%}",
                 ]
@@ -142,7 +142,7 @@ def encodings(report: Report) -> str:
 
 
 def _time(result: Result) -> str:
-    return duration(result.figures.seconds) if result.figures else f"{result.status}: {result.reason}"
+    return step_time(result.figures.seconds) if result.figures else f"{result.status}: {result.reason}"
 
 
 def _memory(result: Result) -> str:

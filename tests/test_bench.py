@@ -392,4 +392,4 @@ def test_flags_need_neither_torch_nor_matplotlib() -> None:
     body = ast.parse(Path(bench.__file__).read_text()).body
     imports = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
     modules = {getattr(node, "module", node.names[0].name) for node in imports}
-    assert modules == {"__future__", "argparse", "os", "pathlib", "typing"}
+    assert modules == {"__future__", "argparse", "os", "pathlib", "typing", "gevit.cli.arguments"}

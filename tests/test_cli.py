@@ -7,8 +7,13 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import torch
 
+import gevit
 from gevit.cli import main
+from gevit.data import load_digits
+from gevit.equivariance import measure
+from gevit.models.info import ModelInfo
 
 
 def test_equivariance_table_and_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,7 +41,9 @@ def test_equivariance_json(capsys: pytest.CaptureFixture[str]) -> None:
         (["--model", "r5_sa"], "unknown model 'r5_sa'"),
         (["--neighborhood", "4"], "neighborhood must be odd"),
         (["--encoding", "x"], "unknown encoding 'x'"),
-        (["--images", "0"], "--images must be at least 1"),
+        (["--checkpoint", "missing.safetensors"], "there is no missing"),
+        (["--pretrained", "--encoding", "gsa"], "--encoding is for random weights"),
+        (["--checkpoint", "x", "--model", "r4_sa", "d4_sa"], "--checkpoint holds one model, got 2 names"),
         (["--figure", "/dev/null/x.png", "--model", "z2_sa"], "x.png"),
     ],
 )
@@ -50,10 +57,53 @@ def test_errors_are_one_line_and_no_traceback(
     assert "Traceback" not in captured.err
 
 
-def test_bad_flags_exit_with_usage(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--neighborhood", "wide"], "expected an odd integer or 'global', got 'wide'"),
+        (["--neighborhood", "-3"], "expected"),
+        (["--images", "0"], "argument --images: expected a positive integer, got '0'"),
+    ],
+)
+def test_bad_flags_exit_with_usage(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        main(["equivariance", "--neighborhood", "wide"])
-    assert "expected an odd integer or 'global', got 'wide'" in capsys.readouterr().err
+        main(["equivariance", *flags])
+    assert message in capsys.readouterr().err
+
+
+def test_equivariance_of_trained_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(0)
+    info = ModelInfo(
+        name="d1_sa",
+        preset="rotmnist",
+        in_channels=1,
+        num_classes=2,
+        neighborhood=3,
+        encoding="gsa",
+        classes=("a", "b"),
+        image_size=22,
+        mean=(0.5,),
+        std=(0.5,),
+        data="[bold]photos\x1b[31m",
+    )
+    model = gevit.create_model("d1_sa", num_classes=2, neighborhood=3, encoding="gsa").eval()
+    gevit.save(model, info, tmp_path / "model.safetensors")
+    arguments = ["equivariance", "--checkpoint", str(tmp_path), "--images", "1"]
+    assert main([*arguments, "--json"]) == 0
+    [answer] = json.loads(capsys.readouterr().out)
+    assert (answer["model"], answer["group"]) == ("d1_sa", "Dihedral(1)")
+    digit = torch.nn.functional.interpolate(load_digits()[0][:1].float() / 255, (22, 22), mode="bilinear")
+    wanted = measure(model, (digit - 0.5) / 0.5, model.group)
+    assert answer["elements"][1]["logits"]["worst"] == pytest.approx(wanted[1].worst, rel=1e-3)
+    assert main(arguments) == 0
+    assert "[bold]photos\\x1b[31m" in capsys.readouterr().out
+
+
+def test_equivariance_of_pretrained_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["equivariance", "--model", "r4_sa", "d4_sa", "--pretrained", "--images", "1", "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert (first["group"], second["group"]) == ("Cyclic(4)", "Dihedral(4)")
+    assert max(row["logits"]["worst"] for row in first["elements"] + second["elements"]) < 1e-5
 
 
 def test_installed_command_and_version() -> None:

@@ -17,7 +17,6 @@ from gevit.data import open_dataset
 from gevit.data.dataset import MemorySplit, choose
 from gevit.data.rotation import rotate
 from gevit.equivariance import Report
-from gevit.evaluation.charts import angle_figure
 from gevit.evaluation.evaluate import (
     accuracy_by_angle,
     equivariance_of,
@@ -26,6 +25,7 @@ from gevit.evaluation.evaluate import (
     predict_logits,
 )
 from gevit.evaluation.metrics import area_under_roc, confusion_matrix, score, wilson_interval
+from gevit.evaluation.presentation import angle_figure
 from gevit.groups import Group
 from gevit.models.info import ModelInfo
 
@@ -216,7 +216,7 @@ class TestEvaluate:
 def save_two_classes(folder: Path, **change: Any) -> None:
     """A model of random weights for the images of `shades`."""
     model = gevit.create_model("z2_sa", num_classes=2, neighborhood=3)
-    facts = info(num_classes=2, classes=("dark", "light"), neighborhood=3, **change)
+    facts = info(**{"num_classes": 2, "classes": ("dark", "light"), "neighborhood": 3, **change})
     gevit.save(model, facts, folder / "model.safetensors")
 
 
@@ -254,7 +254,22 @@ class TestEvaluateCommand:
         printed = capsys.readouterr().out
         assert "r4_sa on digits, valid" in printed
         assert "accuracy (95% interval)" in printed
-        assert "as the images turn" not in printed
+        assert "rotat" not in printed
+
+    def test_a_pipe_folds_nothing_and_names_are_shown_as_they_are(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        names = ("a [bold]name with \x1b[31mred" + " and long" * 20, "b")
+        save_two_classes(tmp_path, classes=names)
+        for split in ("train", "valid", "test"):
+            for name in names:
+                (tmp_path / "images" / split / name).mkdir(parents=True)
+                Image.new("L", (28, 28), len(name)).save(tmp_path / "images" / split / name / "x.png")
+        arguments = ["--checkpoint", str(tmp_path), "--data", str(tmp_path / "images")]
+        assert main(["evaluate", *arguments, "--split", "test", "--angles", "1"]) == 0
+        printed = capsys.readouterr().out
+        assert "\x1b" not in printed
+        assert "a [bold]name with \\x1b[31mred" + " and long" * 20 in printed
 
     def test_a_folder_of_images_of_other_sizes(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         save_two_classes(tmp_path)
@@ -334,8 +349,7 @@ class TestEvaluateCommand:
             (["--model", "nothing", "--pretrained"], "no pretrained weights of 'nothing'"),
             (["--checkpoint", "RUN", "--pretrained"], "leave one of them out"),
             (["--checkpoint", "RUN", "--model", "d4_sa"], "holds a r4_sa, not a d4_sa"),
-            (["--checkpoint", "RUN", "--limit", "0"], "--limit must be at least 1"),
-            (["--checkpoint", "RUN", "--batch-size", "0"], "--batch-size must be at least 1"),
+            (["--checkpoint", "RUN", "--angles", "-1"], "--angles must be at least 0"),
             (["--checkpoint", "RUN/none.safetensors"], "there is no"),
         ],
     )
@@ -345,6 +359,13 @@ class TestEvaluateCommand:
         flags = [flag.replace("RUN", str(run_folder)) for flag in flags]
         assert main(["evaluate", *flags, "--data", "digits"]) == 2
         assert message in capsys.readouterr().err
+
+    @pytest.mark.parametrize("flag", ["--limit", "--batch-size"])
+    @pytest.mark.parametrize("value", ["0", "-1", "1.5", "many"])
+    def test_counts_are_positive_integers(self, capsys: pytest.CaptureFixture[str], flag: str, value: str) -> None:
+        with pytest.raises(SystemExit, match="2"):
+            main(["evaluate", "--data", "digits", flag, value])
+        assert f"argument {flag}: expected a positive integer, got '{value}'" in capsys.readouterr().err
 
 
 def test_the_chart_closes_the_circle_and_needs_no_interval() -> None:

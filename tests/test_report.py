@@ -16,11 +16,11 @@ import torch
 import gevit
 from gevit.evaluation.evaluate import equivariance_of
 from gevit.evaluation.metrics import score
+from gevit.evaluation.presentation import worst_confusions
 from gevit.rendering.charts import inline_svg
-from gevit.rendering.words import duration
-from gevit.training.report import RunRecord, write_report
-from gevit.training.report.charts import PANELS, curve_figures
-from gevit.training.report.parts import confusion_table
+from gevit.rendering.escape import markdown
+from gevit.rendering.words import duration, printable
+from gevit.training.report import PANELS, RunRecord, curve_figures, write_report
 
 FILES = ["curves.png", "report.html", "report.json", "report.md"]
 
@@ -56,7 +56,7 @@ def record(classes: tuple[str, ...] = tuple("0123456789"), **change: Any) -> Run
         "history": history,
         "best_epoch": 2,
         "seconds": 754.0,
-        "data_note": "digits, turned",
+        "data_note": "digits, rotated",
         "test": score(logits, labels),
         "equivariance": equivariance,
         "equivariance_maps": equivariance_maps,
@@ -134,7 +134,7 @@ def test_the_numbers_are_told(folder: Path, run: RunRecord, name: str) -> None:
         f"{100 * scores.precision:.1f}%",
         f"{100 * scores.recall:.1f}%",
         "90.0% (82.6 to 94.5)",
-        "digits, turned",
+        "digits, rotated",
         "data_root",
         "a processor",
         "0.001",
@@ -201,25 +201,45 @@ def test_markdown_tables_are_straight(folder: Path) -> None:
     assert width > 3 * height > 1000
 
 
-def test_two_classes_with_awkward_names(tmp_path: Path) -> None:
-    run = record(("a|b", "<script>&"))
+@pytest.mark.parametrize(
+    "names",
+    [("a|b", "<script>&"), ("\x1b[31mred", "[bold]x"), ("$\\input{x}$", "`a` *b*"), ("no text \udcff", "two\nlines")],
+)
+def test_hostile_names_are_shown_as_they_are(tmp_path: Path, names: tuple[str, str]) -> None:
+    first, second = names
+    run = record(
+        names,
+        title=first,
+        data_note=second,
+        command=f"gevit train --data '{first}'",
+        config={first: second},
+        environment={second: first},
+    )
     write_report(tmp_path, run)
     page = Page((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert "script" not in page.tags
-    assert "<script>&" in page.words
+    assert page.words.count(printable(first)) >= 6  # heading, title, class, confusion twice, settings
     assert run.test.auc is not None
     assert f"{run.test.auc:.4f}" in page.words
-    assert "a\\|b" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert text.replace("\n", "").isprintable()
+    assert f"# {markdown(first)}\n" in text
+    assert f"| {markdown(first)} | {markdown(second)} |\n" in text
+    tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    assert len(tables) == 8
+    for table in tables:
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1
+    assert json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["classes"] == list(names)
 
 
 def test_many_classes_become_the_worst_pairs(tmp_path: Path) -> None:
     run = record(tuple(f"kind {k}" for k in range(30)))
-    rows = confusion_table(run).rows
+    rows = worst_confusions(run.classes, run.test, 20).rows
     counts = [int(images) for _, _, images, _ in rows]
     assert counts == sorted(counts, reverse=True)
     assert counts[0] == max(c for i, row in enumerate(run.test.confusion) for j, c in enumerate(row) if i != j)
     write_report(tmp_path, run)
-    assert "Classes confused most often" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert f">{rows[0][1]}</td>" in (tmp_path / "report.html").read_text(encoding="utf-8")
     assert 'class="confusion"' not in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
@@ -229,7 +249,7 @@ def test_a_failed_report_leaves_the_old_one(tmp_path: Path, run: RunRecord, monk
     def fail(run: RunRecord) -> str:
         raise RuntimeError("stop")
 
-    monkeypatch.setattr("gevit.training.report.write.page", fail)
+    monkeypatch.setattr("gevit.training.report.page", fail)
     with pytest.raises(RuntimeError, match="stop"):
         write_report(tmp_path, run)
     assert (tmp_path / "report.html").read_text() == "old"

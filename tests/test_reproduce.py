@@ -28,8 +28,7 @@ from gevit.models.base import info_of
 from gevit.persistence import save
 from gevit.reproduce import runner
 from gevit.reproduce.budgets import BUDGETS, config_of
-from gevit.reproduce.draw import draw
-from gevit.reproduce.markdown import markdown, table_rows
+from gevit.reproduce.draw import draw, markdown, study_table
 from gevit.reproduce.results import result_path, settings_of, write_result
 from gevit.reproduce.studies import GE, STUDIES
 from gevit.reproduce.study import Result, Study, mean_over_angles, worst_angle
@@ -337,7 +336,7 @@ def test_the_tables_tell_the_numbers_of_the_results(table1: tuple[Summary, Path]
 
 def test_the_tables_say_what_they_are_on(table1: tuple[Summary, Path]) -> None:
     summary, _ = table1
-    text = markdown(summary, "plot.png")
+    text = markdown(summary)
     assert "GE-ViT, paper (rotMNIST) | GE-ViT, ours (rotmnist-rebuilt)" in text.replace(" GSA-Nets", " GE-ViT")
     assert "rotMNIST" not in text.replace("paper (rotMNIST)", "")
     notes = " ".join(summary.notes())
@@ -430,11 +429,11 @@ def test_models_of_different_sizes_show_theirs(tmp_path: Path) -> None:
     study = STUDIES["table4"]("cpu")
     made_up(study, "cpu", tmp_path)
     summary = Summary.read(study, "cpu", tmp_path)
-    assert [row[-1] for row in table_rows(summary)] == ["44,428"] * len(study.rows)
+    assert [row[-1] for row in study_table(summary).rows] == ["44,428"] * len(study.rows)
     results = dict(summary.results)
     [result] = results["p4_cnn"]
     results["p4_cnn"] = [dataclasses.replace(result, parameters=73_130)]
-    rows = {row[0]: row[-1] for row in table_rows(dataclasses.replace(summary, results=results))}
+    rows = {row[0]: row[-1] for row in study_table(dataclasses.replace(summary, results=results)).rows}
     assert (rows["P4-CNN"], rows["R4_SA"]) == ("73,130", "44,428")
 
 
@@ -444,8 +443,8 @@ def test_what_is_missing_is_said(table1: tuple[Summary, Path]) -> None:
     for seed in (0, 1):
         result_path(folder, summary.study.runs[3], seed).unlink()
     partial = Summary.read(summary.study, "cpu", folder)
-    assert table_rows(partial)[0][2] == "50.00 (1 of 2 seeds)"
-    assert table_rows(partial)[1][4] == "–"
+    assert study_table(partial).rows[0][2] == "50.00 (1 of 2 seeds)"
+    assert study_table(partial).rows[1][4] == "–"
     assert "1 of 16 runs are not done yet" in " ".join(partial.notes())
 
 
@@ -550,7 +549,7 @@ def test_measures_over_angles(tmp_path: Path) -> None:
     assert len(result.by_angle) == 24
     assert worst_angle(result) == result.by_angle["345"]
     assert worst_angle(result) < mean_over_angles(result) < result.test_accuracy
-    assert table_rows(summary)[0][1:4] == [
+    assert study_table(summary).rows[0][1:4] == [
         f"{100 * share:.2f}" for share in (result.test_accuracy, mean_over_angles(result), worst_angle(result))
     ]
 

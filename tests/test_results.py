@@ -11,10 +11,7 @@ from gevit.data import load_digits
 from gevit.equivariance.comparison import compare_elements
 from gevit.models.base import info_of
 from gevit.persistence import load
-from gevit.reproduce.draw import PLOT
-from gevit.reproduce.latex import latex
-from gevit.reproduce.markdown import markdown
-from gevit.reproduce.page import page
+from gevit.reproduce.draw import latex, markdown, page
 from gevit.reproduce.studies import STUDIES
 from gevit.reproduce.summary import Summary
 
@@ -34,7 +31,7 @@ def test_there_are_results() -> None:
 @pytest.mark.parametrize("name", MEASURED)
 def test_the_drawings_are_of_the_results(name: str) -> None:
     summary, folder = summary_of(name)
-    texts = {"table.md": markdown(summary, PLOT), "table.html": page(summary), "table.tex": latex(summary)}
+    texts = {"table.md": markdown(summary), "table.html": page(summary), "table.tex": latex(summary)}
     for file, text in texts.items():
         assert (folder / file).read_text(encoding="utf-8") == text, f"draw it again: gevit reproduce {name} --draw-only"
     names = {f"{cell.key}_seed{seed}.json" for cell in summary.study.runs for seed in range(9)}
@@ -44,7 +41,7 @@ def test_the_drawings_are_of_the_results(name: str) -> None:
 @pytest.mark.parametrize("name", MEASURED)
 def test_the_docs_show_the_table(name: str) -> None:
     summary, _ = summary_of(name)
-    table = markdown(summary, PLOT).split("\n\n")[1]
+    table = markdown(summary).split("\n\n")[1]
     assert table in (PROJECT / "docs" / "reproduction.md").read_text(encoding="utf-8")
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -16,14 +14,16 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from gevit.bench.cases import MODES, Case
 from gevit.bench.report import Report, Result
+from gevit.rendering.charts import BLUE, GREEN, GRID, ORANGE, WIDTH, save
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; markers and dashes say the same again.
-COLORS = {"reference": "#D55E00", "factored": "#0072B2", "native": "#009E73"}
+__all__ = ["draw", "draw_bars", "draw_sweeps", "save"]
+
+# Markers and dashes say the same as colours.
+COLORS = {"reference": ORANGE, "factored": BLUE, "native": GREEN}
 MARKERS = {"reference": "s", "factored": "^", "native": "o"}
 DASHES = {"ge": "-", "gsa": ":", "relative": "--"}
 QUANTITIES = ("milliseconds per image", "peak memory, MiB")
 AXES = {"group_order": "elements of the group, |H|", "neighborhood": "neighbourhood n of n x n"}
-WIDTH = 7.2  # inches
 FONT = 8
 
 Curves = dict[tuple[str, str], list[Result]]  # of each (backend, encoding)
@@ -33,14 +33,6 @@ def draw(report: Report) -> Figure:
     """Curves of the first mode that has any, otherwise bars."""
     curves = (draw_sweeps(report, mode) for mode in MODES)
     return next(filter(None, curves), None) or draw_bars(report)
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write a picture, aside and then renamed; the file's suffix says in which format."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    figure.savefig(aside, dpi=160)
-    aside.replace(path)
 
 
 def draw_sweeps(report: Report, mode: str) -> Figure | None:
@@ -188,7 +180,7 @@ def _log_scale(axes: Axes, name: str) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
     axes.tick_params(axis="both", labelsize=FONT)
-    axes.grid(axis="both" if name == "y" else "x", color="0.9")
+    axes.grid(axis="both" if name == "y" else "x", color=GRID)
     axes.set_axisbelow(True)
     axes.margins(y=0.1)
     axes.spines[["top", "right"]].set_visible(False)

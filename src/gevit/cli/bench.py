@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gevit.cli.arguments import neighborhood, positive_integer
+
 if TYPE_CHECKING:
     from gevit.bench.cases import Case
 
@@ -41,14 +43,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     several("--model", "such as r4_sa (the default) or d4_sa", metavar="NAME")
     several("--preset", "rotmnist (the default), cifar10 or pcam", metavar="NAME")
-    several("--neighborhood", "an odd side (default: 5), or 'global'", type=_neighborhood, metavar="N")
+    several("--neighborhood", "an odd side (default: 5), or 'global'", type=neighborhood, metavar="N")
     several("--encoding", "ge (the default), gsa or relative", metavar="NAME")
-    several("--batch", "images in a step (default: 8)", type=_count, metavar="N")
-    several("--size", "side of the images (default: the preset's)", type=_count, metavar="N")
+    several("--batch", "images in a step (default: 8)", type=positive_integer, metavar="N")
+    several("--size", "side of the images (default: the preset's)", type=positive_integer, metavar="N")
     several("--backend", "default: all three", choices=["reference", "factored", "native"])
     case.add_argument("--mode", choices=["train", "infer", "both"], help="default: both")
 
-    parser.add_argument("--threads", type=_count, default=2, metavar="N", help="of every measurement")
+    parser.add_argument("--threads", type=positive_integer, default=2, metavar="N", help="of every measurement")
     parser.add_argument(
         "--seconds",
         type=_seconds,
@@ -74,9 +76,8 @@ def run(args: argparse.Namespace) -> int:
 
     Flags that make no sense raise `ValueError` before anything is measured.
     """
-    from rich.console import Console
-
     from gevit.bench import measure, runner, table
+    from gevit.rendering.tables import make_console
 
     cases = _cases(args)
     for case in cases:
@@ -93,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(report.to_json())
     else:
-        table.show(report, Console())
+        table.show(report, make_console())
     if chart_file:
         from gevit.bench import chart
 
@@ -133,16 +134,6 @@ def _check_chart(path: Path) -> None:
         import matplotlib  # noqa: F401
     except ImportError as error:
         raise ImportError("--chart needs matplotlib; pip install 'gevit[figures]'") from error
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a positive integer, got {text!r}")
-    return int(text)
-
-
-def _neighborhood(text: str) -> int | None:
-    return None if text == "global" else _count(text)
 
 
 def _seconds(text: str) -> float:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gevit.cli.arguments import positive_integer
 from gevit.cli.model_source import add_model_source, load_from
 
 if TYPE_CHECKING:
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
 
 ANGLE_IMAGES = 500
 EQUIVARIANCE_IMAGES = 4
+CONFUSIONS = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gevit evaluate`."""
     parser.description = (
-        "Accuracy of a trained model with its 95% interval, scores of each class, accuracy as the images turn, "
+        "Accuracy of a trained model with its 95% interval, scores of each class, accuracy against rotation angle, "
         "and how exactly the model is equivariant."
     )
     add_model_source(parser)
@@ -29,47 +31,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data-root", type=Path, metavar="DIR", help="where the named data sets are")
     parser.add_argument("--skip-corrupt", action="store_true", help="leave out files that cannot be decoded")
     parser.add_argument("--split", choices=["train", "valid", "test"], default="test", help="which images")
-    parser.add_argument("--limit", type=int, metavar="N", help="only N of the images, the same share of every class")
+    parser.add_argument(
+        "--limit", type=positive_integer, metavar="N", help="only N images, the same share of every class"
+    )
     parser.add_argument(
         "--angles",
         type=int,
         default=8,
         metavar="N",
-        help=f"turn up to {ANGLE_IMAGES} of the images by N angles, evenly around; 0 for none",
+        help=f"rotate up to {ANGLE_IMAGES} of the images by N angles, evenly around the circle; 0 for none",
     )
-    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images at a time")
+    parser.add_argument("--batch-size", type=positive_integer, default=64, metavar="N", help="images at a time")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write evaluation.json, angle.png and angle.svg here")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     """Evaluate and report; returns the exit code."""
-    from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
     from gevit.data.dataset import choose
-    from gevit.evaluation import tables
+    from gevit.evaluation import presentation
     from gevit.evaluation.evaluate import accuracy_by_angle, equivariance_of, equivariance_rows, evaluate
     from gevit.models.base import info_of
+    from gevit.rendering.tables import make_console
+    from gevit.rendering.words import printable
 
-    for name, least in (("limit", 1), ("angles", 0), ("batch_size", 1)):
-        value = getattr(args, name)
-        if value is not None and value < least:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least {least}, got {value}")
+    if args.angles < 0:
+        raise ValueError(f"--angles must be at least 0, got {args.angles}")
     model = load_from(args)
     info = info_of(model)
     data = _open(args, info)
     warnings = _doubts(info, data, args.split)
     for warning in warnings:
-        print(f"gevit evaluate: warning: {warning}", file=sys.stderr)
+        print(printable(f"gevit evaluate: warning: {warning}"), file=sys.stderr)
     split = data.split(args.split)
     if args.limit:
         split = split.subset(choose(split.labels, args.limit))
     some = choose(split.labels, ANGLE_IMAGES)
     images, labels = split.images(some), split.labels[some]
     angles = [360 * k / args.angles for k in range(args.angles)]
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"{info.name} on {data.name}", total=len(split) + len(angles) * len(images))
+    title = f"{info.name} on {data.name}"
+    with Progress(console=make_console(stderr=True), transient=True) as bar:
+        task = bar.add_task(escape(printable(title)), total=len(split) + len(angles) * len(images))
 
         def advance(done: int) -> None:
             bar.advance(task, done)
@@ -93,12 +98,17 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(answer, indent=2))
         return 0
-    console = Console()
-    console.print(tables.summary(f"{info.name} on {data.name}, {args.split}", result))
-    console.print(tables.classes(info.classes, result))
-    if by_angle:
-        console.print(tables.angles(by_angle, len(images)))
-    console.print(tables.equivariance(errors))
+    tables = [
+        presentation.summary_table(f"{title}, {args.split}", result),
+        presentation.class_table(info.classes, result),
+        presentation.worst_confusions(info.classes, result, CONFUSIONS),
+        presentation.angle_table(by_angle, len(images)),
+        presentation.equivariance_table(errors),
+    ]
+    console = make_console()
+    for table in tables:
+        if table.rows:
+            console.print(table.to_rich())
     return 0
 
 
@@ -136,8 +146,8 @@ def _doubts(info: ModelInfo, data: DataSet, split: str) -> list[str]:
     if data.name != info.data or split not in data.drawn or not is_other_data(trained_on, data.digest):
         return []
     return [
-        f"the folder {data.name} has changed since the model was trained on it, and its splits are drawn anew whenever "
-        f"it is opened: these are not the {split} images of then, and may include images that it was trained on; "
+        f"the folder {data.name} has changed since the model was trained on it, and its splits are drawn whenever it "
+        f"is opened: these are not the {split} images of then, and may include images that it was trained on; "
         "to keep them apart, put the images into folders train, valid and test, and train again"
     ]
 
@@ -152,9 +162,9 @@ def _write(folder: Path, answer: dict[str, Any], by_angle: dict[float, float], i
     with write_aside(folder / "evaluation.json") as aside:
         aside.write_text(json.dumps(answer, indent=2) + "\n", encoding="utf-8")
     if by_angle:
-        from gevit.evaluation.charts import angle_figure
+        from gevit.evaluation.presentation import angle_figure
+        from gevit.rendering.charts import save
 
         figure = angle_figure(by_angle, images)
         for name in ("angle.png", "angle.svg"):
-            with write_aside(folder / name) as aside:
-                figure.savefig(aside, dpi=160)
+            save(figure, folder / name)

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gevit.cli.model_source import add_model_source, load_from
+from gevit.cli.model_source import add_model_source, add_random_weights, as_input, check_weights, trained_or_random
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,12 +25,12 @@ DIGIT = 2160  # of the embedded ones: an upright 4, which no rotation or reflect
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gevit figures`."""
     parser.description = (
-        "Draw how feature maps follow an image that is moved, turned or mirrored, and how far GE-ViT and GSA-Nets are "
-        "from that, on trained weights or on random ones. The numbers are written beside each figure as JSON."
+        "Draw how feature maps follow an image that is shifted, rotated or reflected, and how far GE-ViT and GSA-Nets "
+        "are from that, on trained weights or on random ones. The numbers are written beside each figure as JSON."
     )
     parser.add_argument("figure", nargs="?", choices=[*FIGURES, "all"], default="all", help="which one")
     add_model_source(parser)
-    parser.add_argument("--encoding", metavar="NAME", help="of random weights: ge, gsa or relative; if not given, ge")
+    add_random_weights(parser)
     parser.add_argument(
         "--against", type=Path, metavar="PATH", help="trained GSA-Nets, for the errors of trained weights"
     )
@@ -42,8 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="of the layer; if not given, the one that tells orientations apart best",
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of random weights")
-    parser.add_argument("--dtype", choices=["float32", "float64"], default="float32", help="precision")
     parser.add_argument("--formats", nargs="+", choices=FORMATS, default=list(FORMATS), help="of the figures")
     parser.add_argument("--out", type=Path, default=Path("figures"), metavar="DIR", help="where to write")
 
@@ -70,10 +68,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> None:
     """Find out before anything is computed what would stop it."""
-    trained = args.checkpoint or args.pretrained
-    if trained and args.encoding:
-        raise ValueError("--encoding is for random weights; trained ones have their own: leave it out")
-    if args.against and not (trained and args.figure in ("errors", "all")):
+    check_weights(args)
+    if args.against and not (_is_trained(args) and args.figure in ("errors", "all")):
         raise ValueError("--against is for the errors of trained weights: give --checkpoint or --pretrained, too")
     try:
         import matplotlib  # noqa: F401
@@ -132,62 +128,53 @@ def _errors(args: argparse.Namespace) -> tuple[Figure, dict[str, Any]]:
 
 def _model(args: argparse.Namespace, default: str) -> tuple[EquivariantModel, dict[str, Any]]:
     """The model that the flags name, and facts about it."""
-    if args.checkpoint:
-        return _known(args, load_from(args))
-    if args.pretrained:
-        return _known(args, load_from(argparse.Namespace(**vars(args) | {"model": args.model or default})))
-    return _random_model(args, args.model or default, args.encoding or "ge")
+    name = args.model if args.checkpoint else args.model or default
+    return _known(args, name, trained_or_random(args, name))
 
 
 def _gsa_model(args: argparse.Namespace) -> tuple[EquivariantModel, dict[str, Any]]:
     """The model to compare with: as random as the other one, or as trained."""
+    import torch
+
     from gevit.equivariance.comparison import NothingToShow
     from gevit.persistence import load
 
     if args.against:
-        return _known(args, load(args.against, args.backend))
-    if args.checkpoint or args.pretrained:
+        return _known(args, None, load(args.against, args.backend).to(getattr(torch, args.dtype)))
+    if _is_trained(args):
         raise NothingToShow("trained weights are compared with trained ones: give GSA-Nets with --against PATH")
-    return _random_model(args, args.model or FIGURES["errors"], "gsa")
+    random = argparse.Namespace(**vars(args) | {"encoding": "gsa"})
+    return _model(random, FIGURES["errors"])
 
 
-def _random_model(args: argparse.Namespace, name: str, encoding: str) -> tuple[EquivariantModel, dict[str, Any]]:
-    import torch
+def _known(
+    args: argparse.Namespace, name: str | None, model: EquivariantModel
+) -> tuple[EquivariantModel, dict[str, Any]]:
+    """A model, and facts about it."""
+    info = model.info
+    facts = {
+        "model": info.name if info else name,
+        "encoding": info.encoding if info else getattr(args, "encoding", "ge"),
+        "weights": f"trained, {info.data}" if info else f"random, seed {args.seed}",
+        "dtype": args.dtype,
+    }
+    return model, facts
 
-    from gevit.pretrained import create_model
 
-    torch.manual_seed(args.seed)
-    model = create_model(name, args.preset, encoding=encoding, backend=args.backend)
-    facts = {"model": name, "encoding": encoding, "weights": f"random, seed {args.seed}", "dtype": args.dtype}
-    return model.to(getattr(torch, args.dtype)).eval(), facts
-
-
-def _known(args: argparse.Namespace, model: EquivariantModel) -> tuple[EquivariantModel, dict[str, Any]]:
-    import torch
-
-    from gevit.models.base import info_of
-
-    info = info_of(model)
-    facts = {"model": info.name, "encoding": info.encoding, "weights": f"trained, {info.data}", "dtype": args.dtype}
-    return model.to(getattr(torch, args.dtype)), facts
+def _is_trained(args: argparse.Namespace) -> bool:
+    return bool(args.checkpoint or args.pretrained)
 
 
 def _image(args: argparse.Namespace, model: EquivariantModel) -> Tensor:
     """The picture, or a digit, as the model takes it."""
-    import torch
+    from gevit.data.digits import load_digits
 
-    from gevit.data.digits import MEAN, STD, load_digits
-
-    info = getattr(model, "info", None)
-    channels, size = model.preset.in_channels, info.image_size if info else model.preset.image_size
     if args.image:
-        pixels = _picture(args.image, size, channels)
+        size = model.info.image_size if model.info else model.preset.image_size
+        pixels = _picture(args.image, size, model.preset.in_channels)
     else:
-        digit = load_digits()[0][[DIGIT]].float() / 255
-        pixels = torch.nn.functional.interpolate(digit, (size, size), mode="bilinear")[0].expand(channels, -1, -1)
-    pixels = pixels.to(getattr(torch, args.dtype))
-    normal: Tensor = info.normalize(pixels) if info else (pixels - MEAN) / STD
-    return normal
+        pixels = load_digits()[0][DIGIT].float() / 255
+    return as_input(model, pixels[None])[0]
 
 
 def _picture(path: Path, size: int, channels: int) -> Tensor:
@@ -212,7 +199,7 @@ def _numbers(error: RelativeError) -> dict[str, Any]:
 
 
 def _brief(args: argparse.Namespace) -> str:
-    return "trained weights" if args.checkpoint or args.pretrained else "random weights"
+    return "trained weights" if _is_trained(args) else "random weights"
 
 
 def _write(args: argparse.Namespace, name: str, figure: Figure, numbers: dict[str, Any]) -> None:

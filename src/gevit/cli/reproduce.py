@@ -63,8 +63,8 @@ def run(args: argparse.Namespace) -> int:
     if not args.draw_only:
         run_study(study, args.budget, seeds, place, _say)
 
-    from gevit.reproduce.draw import draw
-    from gevit.reproduce.markdown import table_header, table_rows
+    from gevit.rendering.tables import make_console
+    from gevit.reproduce.draw import draw, study_table
     from gevit.reproduce.summary import Summary
 
     summary = Summary.read(study, args.budget, folder)
@@ -72,18 +72,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(summary.to_json(), indent=2, ensure_ascii=False))
         return 0
-
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=study.title, box=box.SIMPLE_HEAD)
-    for head in table_header(summary):
-        table.add_column(head, overflow="fold", justify="right" if table.columns else "left")
-    for row in table_rows(summary):
-        table.add_row(*row)
-    Console().print(table)
-    print(*(f"- {note}" for note in summary.notes()), f"table and plot: {folder}", sep="\n")
+    make_console().print(study_table(summary).to_rich())
+    print(f"table and plot: {folder}")
     return 0
 
 

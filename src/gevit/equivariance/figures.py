@@ -13,9 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gevit.equivariance.comparison import Comparison, compare_elements
-from gevit.files import write_aside
 from gevit.groups import Group
 from gevit.models.base import EquivariantModel
+from gevit.rendering import charts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,15 +38,11 @@ STYLE: dict[Any, Any] = {
     "figure.constrained_layout.wspace": 0.01,
     "figure.constrained_layout.hspace": 0.01,
     "image.interpolation": "none",
-    "savefig.dpi": 300,
     "pdf.fonttype": 42,
-    "svg.hashsalt": "gevit",
 }
 # Perceptually even, and safe for colour-blind readers.
 IMAGE_COLORS, MAP_COLORS, ERROR_COLORS = "gray", "cividis", "magma"
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-# The same figure is the same file, whenever it is drawn.
-_NO_DATE = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
 
 
 def equivariance_figure(group: Group, comparison: Comparison, title: str, channel: int | None = None) -> Figure:
@@ -141,8 +137,8 @@ def error_figure(
 
 def save(figure: Figure, path: Path) -> None:
     """Write a picture, whole or not at all; the file's suffix says in which format."""
-    with _style(), write_aside(path) as aside:
-        figure.savefig(aside, metadata=_NO_DATE.get(path.suffix))
+    with _style():
+        charts.save(figure, path, dpi=300)
 
 
 def _draw_following(

@@ -1,1 +1,1 @@
-"""What a trained model is worth: `gevit evaluate` and `gevit predict`."""
+"""How good a trained model is: its scores on a set of images, and its answers to image files."""

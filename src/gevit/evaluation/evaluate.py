@@ -1,4 +1,4 @@
-"""A model on a set of images: its scores, its accuracy as the images turn, its equivariance."""
+"""A model on a set of images: its scores, its accuracy against rotation angle, its equivariance."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def accuracy_by_angle(
     batch_size: int = 64,
     progress: Progress | None = None,
 ) -> dict[float, float]:
-    """The accuracy with all images turned about their centre by each of these angles, in degrees counter-clockwise.
+    """The accuracy with all images rotated about their centre by each of these angles, in degrees counter-clockwise.
 
     Args:
         model: gives logits.

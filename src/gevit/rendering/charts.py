@@ -1,18 +1,27 @@
-"""How every chart looks: one palette, quiet axes, and a way into a page."""
+"""How every chart looks: one palette, quiet axes; and its ways into a page and a file."""
 
 from __future__ import annotations
 
 import io
 import re
-from typing import TYPE_CHECKING
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gevit.files import write_aside
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
-BLUE, ORANGE, INK, GRID = "#0072b2", "#d55e00", "#222222", "#dddddd"
+BLUE, ORANGE, GREEN, PINK, SKY = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9"
+INK, GRID = "#222222", "#dddddd"
+WIDTH = 7.2  # inches, of a chart as wide as a page
 FONT = 9
+# The same chart is the same file, whenever it is drawn.
+_REPEATABLE: dict[Any, Any] = {"svg.hashsalt": "gevit"}
+_NO_DATE = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
 
 
 def style(axes: Axes) -> None:
@@ -27,20 +36,35 @@ def style(axes: Axes) -> None:
         text.set(color=INK, fontsize=FONT)
 
 
+def label_angles(axes: Axes) -> None:
+    """Axes of accuracy against the angle by which images are rotated, around the circle."""
+    axes.set_xticks(range(0, 361, 45), [f"{angle}°" for angle in range(0, 361, 45)])
+    axes.set_xlabel("rotation angle")
+    axes.set_ylabel("accuracy, %")
+
+
 def inline_svg(figure: Figure, label: str) -> str:
     """A picture as an element of a page: as wide as there is room, its colours those of the page's theme."""
     import matplotlib
 
     file = io.StringIO()
-    # Text stays text; a fixed salt and no date make the same run give the same page.
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "gevit"}):
-        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    with matplotlib.rc_context({"svg.fonttype": "none", **_REPEATABLE}):  # text stays text
+        figure.savefig(file, format="svg", transparent=True, metadata=_NO_DATE[".svg"])
     svg = file.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     view = re.search(r'viewBox="[^"]*"', svg)
     assert view is not None
-    svg = re.sub(r"<svg[^>]*>", f'<svg {view.group()} role="img" aria-label="{label}">', svg, count=1)
+    start = f'<svg {view.group()} role="img" aria-label="{escape(label)}">'
+    svg = re.sub(r"<svg[^>]*>", lambda _: start, svg, count=1)
     for color, name in ((BLUE, "blue"), (ORANGE, "orange"), (INK, "ink"), (GRID, "grid")):
         svg = svg.replace(color, f"var(--{name})")
     return svg.strip()
+
+
+def save(figure: Figure, path: Path, dpi: int = 160) -> None:
+    """Write a picture, whole or not at all; the file's suffix says in which format."""
+    import matplotlib
+
+    with matplotlib.rc_context(_REPEATABLE), write_aside(path) as aside:
+        figure.savefig(aside, dpi=dpi, metadata=_NO_DATE.get(path.suffix))

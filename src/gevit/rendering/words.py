@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import unicodedata
+
+_UNSEEN = {"Cc", "Cs", "Zl", "Zp"}  # control characters, halves of characters, separators of lines
+_REORDERING = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+
 
 def duration(seconds: float) -> str:
-    """A time for people.
+    """A time that one waits.
 
     >>> duration(42.4), duration(754.0), duration(7260.0)
     ('42 s', '12 min 34 s', '2 h 1 min')
@@ -17,8 +22,17 @@ def duration(seconds: float) -> str:
     return "{} h {} min".format(*divmod(whole // 60, 60))
 
 
+def step_time(seconds: float) -> str:
+    """A time that was measured, to three digits.
+
+    >>> step_time(0.01234), step_time(4.5678)
+    ('12.3 ms', '4.57 s')
+    """
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
 def percent(share: float) -> str:
-    """A share for people.
+    """A share in percent.
 
     >>> percent(0.97154)
     '97.2%'
@@ -26,8 +40,17 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}%"
 
 
+def percent_range(low: float, high: float) -> str:
+    """An interval of shares in percent.
+
+    >>> percent_range(0.826, 0.9452)
+    '82.6 to 94.5'
+    """
+    return f"{100 * low:.1f} to {100 * high:.1f}"
+
+
 def relative_error(value: float) -> str:
-    """A relative error for people.
+    """A relative error to two digits.
 
     >>> relative_error(2.345e-7), relative_error(0.0)
     ('2.3e-07', '0')
@@ -36,9 +59,19 @@ def relative_error(value: float) -> str:
 
 
 def printable(text: object) -> str:
-    r"""A name that comes from outside, with what would steer a terminal (escapes, line breaks, text direction) shown.
+    r"""A name that others chose, such as that of a class or a file, on one line.
 
-    >>> printable("a\x1b[2Jb")
-    'a\\x1b[2Jb'
+    What would control a terminal (escape sequences, ends of lines) or reorder the text around it is written out.
+
+    >>> print(printable("red\x1b[31m\n"))
+    red\x1b[31m\n
     """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+    return "".join(_code(character) if _is_unseen(character) else character for character in str(text))
+
+
+def _is_unseen(character: str) -> bool:
+    return unicodedata.category(character) in _UNSEEN or unicodedata.bidirectional(character) in _REORDERING
+
+
+def _code(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gevit.evaluation.metrics import wilson_interval
-from gevit.rendering.charts import BLUE, FONT, INK, ORANGE, style
+from gevit.rendering.charts import BLUE, FONT, GREEN, INK, ORANGE, PINK, SKY, WIDTH, label_angles, style
 from gevit.reproduce.studies import GE, GSA, RELATIVE
 from gevit.reproduce.study import accuracy_on_test
 from gevit.reproduce.summary import Summary
@@ -16,17 +16,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart; markers say the same again.
-GREEN, PINK, SKY = "#009e73", "#cc79a7", "#56b4e9"
+# Markers say the same as colours.
 KNOWN = {GSA: (ORANGE, "s"), GE: (BLUE, "o"), RELATIVE: (GREEN, "^")}
 PALETTE = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PINK, "D"), (SKY, "v"), (INK, "P"))
-WIDTH = 7.2  # inches
 CROWDED = 36  # characters below a panel
 Point = tuple[float, float, float, float]  # place, percent, reach of the bar below and above
 
 
 def figure(summary: Summary) -> Figure:
-    """Accuracy against the angle if the study turns its test images, else of every cell."""
+    """Accuracy against the angle if the study rotates its test images, else of every cell."""
     from matplotlib.figure import Figure
 
     if summary.study.angles:
@@ -46,7 +44,7 @@ def figure(summary: Summary) -> Figure:
         style(axes_of_panel)
     handles, labels = drawn.axes[-1].get_legend_handles_labels()
     if len(labels) > 1:
-        drawn.legend(handles, labels, loc="outside upper center", ncols=6, fontsize=FONT, frameon=False)
+        drawn.legend(handles, labels, loc="outside upper center", ncols=6, fontsize=FONT, frameon=False, labelcolor=INK)
     return drawn
 
 
@@ -106,7 +104,7 @@ def _draw_angles(axes: Axes, summary: Summary) -> None:
     for cell in runs:
         results = summary.results[cell.key]
         color, marker = styles[cell.row]
-        angles = [*map(float, results[0].by_angle), 360.0]  # a full turn is where it began
+        angles = [*map(float, results[0].by_angle), 360.0]  # a full rotation ends where it starts
         curves = [[100 * share for share in result.by_angle.values()] for result in results]
         means = [statistics.fmean(values) for values in zip(*curves, strict=True)]
         axes.plot(angles, [*means, means[0]], color=color, marker=marker, markersize=4, linewidth=1.4, label=cell.row)
@@ -116,9 +114,7 @@ def _draw_angles(axes: Axes, summary: Summary) -> None:
                 [mean + sign * spread for mean, spread in zip(means, spreads, strict=True)] for sign in (-1, 1)
             )
             axes.fill_between(angles, [*low, low[0]], [*high, high[0]], color=color, alpha=0.18, linewidth=0)
-    axes.set_xticks(range(0, 361, 45), [f"{angle}°" for angle in range(0, 361, 45)])
-    axes.set_xlabel("test images turned by")
-    axes.set_ylabel("accuracy, %")
+    label_angles(axes)
     axes.set_title(f"trained upright: {summary.data}, budget {summary.budget}")
 
 

@@ -141,7 +141,7 @@ class Summary:
                 0, "Smoke: the models are all but untrained; these numbers only prove that the machinery runs."
             )
         if differences := self._differences():
-            found.append(f"What differs from the budget `paper`: {', '.join(differences)}.")
+            found.append(f"What differs from the budget of the paper: {', '.join(differences)}.")
         found += [f"{note[0].upper()}{note[1:]}." for note in self.study.notes]
         found.append(self._uncertainty())
         missing = sum(not results for results in self.results.values())
