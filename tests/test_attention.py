@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import gevit
-from gevit.attention import attend, factored, native, projected
+from gevit.attention import attend, factored, native, torch_op
 from gevit.encoding import PositionalEncoding, Positions
 from gevit.groups import Cyclic, Dihedral, Group
 
-needs_kernel = pytest.mark.skipif(not native.is_available(), reason=native.REASON)
+needs_kernel = pytest.mark.skipif(not native.is_available(), reason=native.reason())
 FAST = ["factored", pytest.param("native", marks=needs_kernel)]
 # What is left of agreement after rounding, in the output and in the gradients.
 TOLERANCES = {torch.float32: (1e-5, 1e-4), torch.float64: (1e-12, 1e-10)}
@@ -404,7 +404,7 @@ def test_projections_in_chunks(monkeypatch: pytest.MonkeyPatch, training: bool) 
     x = torch.randn(5, 6, 4, 5, 4, requires_grad=True)
     plain = copy.deepcopy(layer)
     plain.backend = "reference"
-    monkeypatch.setattr(projected, "CHUNK_NUMBERS", 1)
+    monkeypatch.setattr(torch_op, "CHUNK_NUMBERS", 1)
     out = layer(x)
     grads = torch.autograd.grad(out.sin().sum(), [x, *layer.parameters()])
     if training:  # another mask for each image, also of other chunks
