@@ -21,6 +21,7 @@ one entry.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -109,7 +110,7 @@ def _chunks(query: Tensor, key: Tensor, positions: Positions) -> Iterator[tuple[
 
 def _window(pixels: slice, height: int, width: int, offsets: int, device: torch.device) -> Window:
     """Neighbours are the offsets of the neighbourhood or, where those are more, all pixels of the image."""
-    side = round(offsets**0.5)
+    side = math.isqrt(offsets)
     radius = side // 2
     pixel = torch.arange(pixels.start, pixels.stop, device=device)[:, None]
     if offsets <= height * width:

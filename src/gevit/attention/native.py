@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.machinery
+import math
 import warnings
 from pathlib import Path
 
@@ -126,7 +127,7 @@ def _shape(query: Tensor, key: Tensor, positions: Positions, scale: float, dropo
         keys=key.shape[3],
         height=height,
         width=width,
-        neighborhood=round(offsets**0.5),
+        neighborhood=math.isqrt(offsets),
         space_rows=positions.space.shape[0],
         space_channels=positions.space.shape[1],
         element_rows=positions.element.shape[0],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Shaped
@@ -20,7 +22,7 @@ def attend_reference(
     dropout: Dropout,
 ) -> Float[Tensor, "b c n v y x"]:
     """Group attention as the paper writes it. Axes: v = h, q = h~, m = h^, j = neighbour, n = head."""
-    side = round(positions.offset_index.shape[1] ** 0.5)
+    side = math.isqrt(int(positions.offset_index.shape[1]))
     query = scale * query
 
     # <q(i, h~), k(j, h^)>; with own_query the one query of output h is h itself.

@@ -67,7 +67,7 @@ class Call(NamedTuple):
         if self.projections is not None:
             maps = zip(self.projections.weight, self.projections.bias, (query, key, value), strict=True)
             query, key, value = (
-                _affine(weight, bias, x.flatten(2)).view(len(x), -1, self.heads, *x.shape[2:])
+                _affine(weight, bias, x.flatten(2)).unflatten(1, (-1, self.heads)).unflatten(3, x.shape[2:])
                 for weight, bias, x in maps
             )
         return query, key, value, self.positions, self.scale, self.dropout._replace(first_image=images.start)
@@ -76,8 +76,9 @@ class Call(NamedTuple):
         """The map of all heads to the output."""
         if self.projections is None:
             return mixed
-        out = _affine(self.projections.out_weight, self.projections.out_bias, _columns(mixed))
-        return out.view(*out.shape[:2], *mixed.shape[3:])
+        columns = _affine(self.projections.out_weight, self.projections.out_bias, _columns(mixed))
+        out: Tensor = columns.unflatten(2, mixed.shape[3:])
+        return out
 
     def arguments(self) -> tuple[Any, ...]:
         """The arguments of the operator: tensors, the differentiable ones first, then numbers."""
@@ -93,11 +94,11 @@ TENSORS = 12
 def read_call(*arguments: Any) -> Call:
     """The call that has these `arguments()`."""
     query, key, value, *maps = arguments[:7]
-    tables, (seed, own_query, heads, scale, rate, backend) = arguments[7:11], arguments[11:]
+    space, element, offset_index, element_index = arguments[7:11]
+    seed, own_query, heads, scale, rate, backend = arguments[11:]
+    positions = Positions(space, element, offset_index, element_index, own_query)
     projections = None if maps[0] is None else Projections(*maps)
-    return Call(
-        query, key, value, projections, Positions(*tables, own_query=own_query), heads, scale, Dropout(rate, seed), backend
-    )
+    return Call(query, key, value, projections, positions, heads, scale, Dropout(rate, seed), backend)
 
 
 def compute(call: Call) -> Tensor:
@@ -107,12 +108,15 @@ def compute(call: Call) -> Tensor:
     arguments = call.arguments()
     inputs = _present(arguments[:DIFFERENTIABLE])
     needs_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
-    out: Tensor = _Attend.apply(*arguments, needs_gradient)[0]  # type: ignore[no-untyped-call]
+    # A graph holds the operator, which has the same gradient; torch.func needs the function around it.
+    in_a_graph = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+    attend: Any = torch.ops.gevit.attend if in_a_graph else _Attend.apply
+    out: Tensor = attend(*arguments, needs_gradient)[0]
     return out
 
 
 def _equation(call: Call) -> Tensor:
-    return call.merge(attend_reference(*call.attention_of(slice(0, len(call.query)))))
+    return call.merge(attend_reference(*call.attention_of(slice(0, call.query.shape[0]))))
 
 
 _ARGUMENTS = (
@@ -122,7 +126,9 @@ _ARGUMENTS = (
 )
 # The second result is kept for the backward pass: all heads, before the map to the output.
 torch.library.define("gevit::attend", f"({_ARGUMENTS}, bool keep) -> (Tensor, Tensor)")
-torch.library.define("gevit::attend_backward", f"(Tensor grad, Tensor kept, {_ARGUMENTS}) -> Tensor[]")
+# The results of the backward pass are gradients of the differentiable arguments, empty for those that are None.
+_GRADIENTS = ", ".join(["Tensor"] * DIFFERENTIABLE)
+torch.library.define("gevit::attend_backward", f"(Tensor grad, Tensor kept, {_ARGUMENTS}) -> ({_GRADIENTS})")
 
 
 @torch.library.impl("gevit::attend", "default")
@@ -153,11 +159,12 @@ def _forward_shape(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 @torch.library.impl("gevit::attend_backward", "default")
-def _backward(grad: Tensor, kept: Tensor, *arguments: Any) -> list[Tensor]:
+def _backward(grad: Tensor, kept: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     call, maps = read_call(*arguments), read_call(*arguments).projections
     backend = _backend(call)
     if maps is None:
-        return list(backend.backward(grad, *call.attention_of(slice(0, len(grad)))))
+        *d_sources, d_space, d_element = backend.backward(grad, *call.attention_of(slice(0, len(grad))))
+        return (*d_sources, *[grad.new_empty(0) for _ in Projections._fields], d_space, d_element)
     sources = (call.query, call.key, call.value)
     inputs = (*sources, *maps, call.positions.space, call.positions.element)
     grads = [torch.zeros_like(x, memory_format=torch.contiguous_format) for x in inputs]
@@ -176,15 +183,25 @@ def _backward(grad: Tensor, kept: Tensor, *arguments: Any) -> list[Tensor]:
         d_space += d_space_part
         d_element += d_element_part
     d_out_bias += grad.sum((0, 2, 3, 4))
-    return grads
+    return tuple(grads)
 
 
-def _backward_shape(grad: Tensor, kept: Tensor, *arguments: Any) -> list[Tensor]:
-    inputs = _present(arguments[:DIFFERENTIABLE])
-    return [torch.empty_like(x, memory_format=torch.contiguous_format) for x in inputs]
+def _backward_shape(grad: Tensor, kept: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    return tuple(grad.new_empty(0 if x is None else x.shape) for x in arguments[:DIFFERENTIABLE])
 
 
-class _Attend(torch.autograd.Function):
+class _Differentiable(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise NotImplementedError(
+            "the fast backends of attention have no forward-mode derivatives (jvp, jacfwd, hessian); "
+            "use backend='reference', or reverse mode"
+        )
+
+
+class _Attend(_Differentiable):
     """The operator with its gradient."""
 
     @staticmethod
@@ -203,15 +220,16 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         kept, *tensors = ctx.saved_tensors
         grads = _AttendBackward.apply(grad, kept, *tensors, *ctx.options)  # type: ignore[no-untyped-call]
-        return (*_in_place_of(tensors[:DIFFERENTIABLE], grads), *[None] * 9)
+        return (*[None if x is None else g for x, g in zip(tensors, grads, strict=False)], *[None] * 9)
 
 
-class _AttendBackward(torch.autograd.Function):
+class _AttendBackward(_Differentiable):
     """The gradient with its own gradient, which is that of the equation."""
 
     @staticmethod
     def forward(*arguments: Any) -> tuple[Tensor, ...]:
-        return tuple(torch.ops.gevit.attend_backward(*arguments))
+        grads: tuple[Tensor, ...] = torch.ops.gevit.attend_backward(*arguments)
+        return grads
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -231,13 +249,13 @@ class _AttendBackward(torch.autograd.Function):
             found: tuple[Tensor, ...] = torch.func.vjp(equation, *inputs)[1](grad)
             return found
 
-        d_grad, *grads = torch.func.vjp(gradients, grad, *_present(differentiable))[1](upstream)
+        wanted = tuple(u for u, x in zip(upstream, differentiable, strict=True) if x is not None)
+        d_grad, *grads = torch.func.vjp(gradients, grad, *_present(differentiable))[1](wanted)
         return (d_grad, None, *_in_place_of(differentiable, grads), *[None] * 8)
 
 
 torch.library.register_fake("gevit::attend", _forward_shape)
 torch.library.register_fake("gevit::attend_backward", _backward_shape)
-# For graphs that hold the operator itself, such as those of torch.export.
 torch.library.register_autograd("gevit::attend", _Attend.backward, setup_context=_Attend.setup_context)
 
 
@@ -273,7 +291,7 @@ def _columns(x: Float[Tensor, "batch channels heads elements height width"]) -> 
 def _affine(
     weight: Float[Tensor, "out channels"], bias: Float[Tensor, " out"], columns: Float[Tensor, "batch channels pixels"]
 ) -> Float[Tensor, "batch out pixels"]:
-    return torch.baddbmm(bias[:, None], weight.expand(len(columns), -1, -1), columns)
+    return torch.baddbmm(bias[:, None], weight.expand(columns.shape[0], -1, -1), columns)
 
 
 def _sum_of_products(a: Float[Tensor, "batch m pixels"], b: Float[Tensor, "batch n pixels"]) -> Float[Tensor, "m n"]:
