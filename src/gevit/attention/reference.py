@@ -49,12 +49,13 @@ def attend_reference(
     # The sum over h~ of the weights, then the sum over keys (j, h^) of weight times value.
     weight = score.flatten(-2).softmax(-1)
     if dropout.rate:
-        weight = weight * dropout.scale * _kept(dropout, score.shape, score.device).flatten(-2)
+        weight = weight * dropout.scale * kept(dropout, score.shape, score.device).flatten(-2)
     out = weight.sum(-2) @ neighbors(value, side).flatten(-2).transpose(-1, -2)
     return torch.einsum("bnyxvc->bcnvyx", out)
 
 
-def _kept(dropout: Dropout, shape: tuple[int, ...], device: torch.device) -> Bool[Tensor, "b n y x v q m j"]:
+def kept(dropout: Dropout, shape: tuple[int, ...], device: torch.device) -> Bool[Tensor, "b n y x v q m j"]:
+    """Which of all coefficients survive dropout."""
     batch, heads, height, width, outputs, queries, keys, offsets = shape
     image, head = dropout.first_image + torch.arange(batch, device=device), torch.arange(heads, device=device)
     pixel = torch.arange(height * width, device=device).view(height, width)
