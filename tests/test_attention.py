@@ -17,6 +17,7 @@ from torch import Tensor
 import gevit
 from gevit.attention import attend, factored, native
 from gevit.groups import Cyclic, Dihedral, Group
+from gevit.layers import GroupAttention, LiftingAttention
 from tests.attention_problems import (
     FAST,
     Problem,
@@ -142,8 +143,9 @@ def test_scores_of_any_size(backend: str, encoding: str, magnitude: str) -> None
     value = problem.value.detach()
     problem = problem.map(lambda x: torch.randint_like(x, -2, 3))
     problem.query[..., 1, 2] *= 2**4
-    tables = {"space": problem.positions.space * 2.0**space, "element": problem.positions.element * 2.0**element}
-    problem = Problem(problem.query, problem.key * 2.0**content, value, problem.positions._replace(**tables))
+    positions = problem.positions
+    positions = positions._replace(space=positions.space * 2.0**space, element=positions.element * 2.0**element)
+    problem = Problem(problem.query, problem.key * 2.0**content, value, positions)
     problem = problem.map(lambda x: x.detach().requires_grad_())
     double = problem.map(lambda x: x.detach().double().requires_grad_())
     found, wanted = problem.attend(backend, scale=0.5), double.attend("reference", scale=0.5)
@@ -174,7 +176,7 @@ def test_models_of_large_images(scale: float) -> None:
     logits = {}
     for backend in ("reference", "factored", "native"):
         for layer in model.modules():
-            if hasattr(layer, "backend"):
+            if isinstance(layer, LiftingAttention | GroupAttention):
                 layer.backend = backend
         logits[backend] = model(images)
     assert relative(logits["factored"], logits["reference"]) < 1e-5

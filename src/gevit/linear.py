@@ -27,4 +27,5 @@ class Pointwise(Linear):
         weight, columns = self.weight.expand(x.shape[0], -1, -1), x.flatten(2)
         bias = self.weight.new_zeros(()) if self.bias is None else self.bias[:, None]
         flat = torch.baddbmm(bias, weight, columns)
-        return flat.unflatten(2, x.shape[2:])
+        out: Tensor = flat.unflatten(2, x.shape[2:])
+        return out

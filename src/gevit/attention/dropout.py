@@ -54,15 +54,15 @@ class Dropout(NamedTuple):
         """What the others are multiplied with."""
         return 65536 / (65536 - self.threshold)
 
-    def kept(
+    def places(
         self,
         head: int | Int[Tensor, "*#places 1 1"],
         pixel: Int[Tensor, "*#places 1 1"],
-        pair: Int[Tensor, "*#places 1 1"],
+        pair: Int[Tensor, "*pairs 1 1"],
         offset: Int[Tensor, "*#places 1 offsets"],
         keys: int,
-    ) -> Bool[Tensor, "*places keys offsets"]:
-        """Which coefficients survive.
+    ) -> Places:
+        """The numbers of some coefficients.
 
         Args:
             head: image * heads + head, with images counted from the first of the batch.
@@ -80,13 +80,25 @@ class Dropout(NamedTuple):
         half = torch.arange((keys + 1) // 2, device=pixel.device)[:, None]
         c = scramble(pair * len(half) + half + 0x3C6EF372)
         d, e = scramble(2 * offset + 0xDAA66D2B), scramble(2 * offset + 1 + 0xDAA66D2B)
-
-        # From here on there is a number for each coefficient: 32 bits, wrapping around, signed in comparisons.
         a, b, c, d, e = (x.to(torch.int32) for x in (a, b, c, d, e))
-        bits = ((a + c) ^ d) * ((b + e) | 1)
-        lowest = (self.threshold << 16) - 2**31
-        even, odd = bits >= lowest, bits ^ (bits << 16) >= lowest
-        return torch.stack([even, odd], -2).flatten(-3, -2)[..., :keys, :]
+        return Places(a, c, d, (b + e) | 1, keys, (self.threshold << 16) - 2**31)
+
+
+class Places(NamedTuple):
+    """The numbers of some coefficients, 32 bits each: they wrap around, and are signed in comparisons."""
+
+    a: Int[Tensor, "*#places 1 1"]
+    c: Int[Tensor, "*pairs half_keys 1"]
+    d: Int[Tensor, "*#places 1 offsets"]
+    b_and_e: Int[Tensor, "*#places 1 offsets"]
+    keys: int
+    lowest: int
+
+    def kept(self) -> Bool[Tensor, "*places keys offsets"]:
+        """Which coefficients survive."""
+        bits = ((self.a + self.c) ^ self.d) * self.b_and_e
+        even, odd = bits >= self.lowest, bits ^ (bits << 16) >= self.lowest
+        return torch.stack([even, odd], -2).flatten(-3, -2)[..., : self.keys, :]
 
 
 def scramble(x: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:

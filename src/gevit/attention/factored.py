@@ -31,7 +31,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from gevit.attention.dropout import Dropout
+from gevit.attention.dropout import Dropout, Places
 from gevit.encoding import Positions
 
 # Numbers that the largest temporary of a chunk may hold: small enough to stay in the cache of a core.
@@ -187,6 +187,7 @@ class _Chunk:
 
     def coefficients(self, dropout: Dropout, head: int) -> Iterator[tuple[Tensor, Tensor | float]]:
         """For each query element h~, the softmax `[p, v, m, j]` and what dropout multiplies it with."""
+        places = self._places(dropout, head) if dropout.rate else []
         keep: Tensor | float = 1.0
         for h in range(self.q.shape[1]):
             if self.factors is None:
@@ -197,16 +198,19 @@ class _Chunk:
             else:
                 content, space, share = self.factors
                 p = share[:, h, :, :, None] * space[:, h, :, None] * content[:, h, None]
-            if dropout.rate:
-                keep = dropout.scale * self._kept(dropout, head, h).to(p)
+            if places:
+                keep = dropout.scale * places[h].kept().to(p)
             yield p, keep
 
-    def _kept(self, dropout: Dropout, head: int, query: int) -> Bool[Tensor, "p v m j"]:
-        outputs, device = len(self.positions.offset_index), self.q.device
+    def _places(self, dropout: Dropout, head: int) -> list[Places]:
+        """Where dropout finds the coefficients `[p, v, m, j]` of each query element."""
+        outputs, queries, device = len(self.positions.offset_index), self.q.shape[1], self.q.device
         pixel = torch.arange(self.window.pixels.start, self.window.pixels.stop, device=device)[:, None, None, None]
-        h = torch.arange(outputs, device=device)
-        pair = h[query : query + 1] if self.positions.own_query else query * outputs + h
-        return dropout.kept(head, pixel, pair[:, None, None], self.window.offset[:, None, None], self.k.shape[1])
+        h, query = torch.arange(outputs, device=device), torch.arange(queries, device=device)
+        pair = h[:, None] if self.positions.own_query else query[:, None] * outputs + h  # q v
+        offset = self.window.offset[:, None, None]
+        places = dropout.places(head, pixel, pair[..., None, None], offset, self.k.shape[1])
+        return [places._replace(c=places.c[query]) for query in range(queries)]
 
     def mix(self, weights: Iterator[Float[Tensor, "p v m j"]]) -> Float[Tensor, "p v m j"]:
         """The weights of each output, summed over its queries."""

@@ -60,13 +60,14 @@ def kept(dropout: Dropout, shape: tuple[int, ...], device: torch.device) -> Bool
     image, head = dropout.first_image + torch.arange(batch, device=device), torch.arange(heads, device=device)
     pixel = torch.arange(height * width, device=device).view(height, width)
     h, query = torch.arange(outputs, device=device), torch.arange(queries, device=device)
-    return dropout.kept(
+    places = dropout.places(
         (image[:, None] * heads + head)[..., None, None, None, None, None, None],
         pixel[..., None, None, None, None],
         (query * outputs + h[:, None])[..., None, None],
         torch.arange(offsets, device=device)[None],
         keys,
     )
+    return places.kept()
 
 
 def neighbors(x: Shaped[Tensor, "b c n m y x"], side: int) -> Shaped[Tensor, "b n y x c m j"]:
