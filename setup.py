@@ -1,8 +1,8 @@
 """Builds the CPU kernel: one plain C++ source, compiled once for each instruction set and precision.
 
 The libraries have no Python or torch headers in them (they are loaded with ctypes), so building needs a C++
-compiler and nothing else. Which one is used is decided at run time, from the processor. Without a compiler the
-package installs all the same and works in plain PyTorch.
+compiler and nothing else. Which one is used is decided at run time, from the processor. Where a build fails the
+package installs all the same, works in plain PyTorch and says so; `pip install -v` shows the messages of the build.
 """
 
 import platform

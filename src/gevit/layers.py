@@ -20,7 +20,7 @@ from gevit._checks import (
     check_rate,
     check_signal,
 )
-from gevit.attention import BACKENDS, attend, attend_projected
+from gevit.attention import BACKENDS, Projections, attend_projected
 from gevit.encoding import ENCODINGS, PositionalEncoding
 from gevit.groups import Group
 from gevit.linear import Pointwise
@@ -66,17 +66,17 @@ class _Attention(nn.Module):
         self.out = Pointwise(self.head_channels * heads, out_channels)
 
     def _attend(self, x: Float[Tensor, "batch channels element height width"]) -> Tensor:
-        positions = self.positions(*x.shape[-2:])
-        scale, dropout = 1 / math.sqrt(self.in_channels), self.dropout if self.training else 0.0
         maps = (self.query, self.key, self.value)
-        if self.backend == "reference":
-            query, key, value = (map_(x).unflatten(1, (self.head_channels, self.heads)) for map_ in maps)
-            mixed = attend(query, key, value, positions, scale=scale, dropout=dropout, backend="reference")
-            out: Tensor = self.out(mixed.flatten(1, 2))
-            return out
         weights, biases = torch.stack([m.weight for m in maps]), torch.stack([m.bias for m in maps])
-        out_map = (self.out.weight, self.out.bias)
-        return attend_projected(x, (weights, biases), out_map, positions, self.heads, scale, dropout, self.backend)
+        return attend_projected(
+            x,
+            Projections(weights, biases, self.out.weight, self.out.bias),
+            self.positions(*x.shape[-2:]),
+            heads=self.heads,
+            scale=1 / math.sqrt(self.in_channels),
+            dropout=self.dropout if self.training else 0.0,
+            backend=self.backend,
+        )
 
     def extra_repr(self) -> str:
         """What `print(layer)` shows."""

@@ -24,7 +24,8 @@ class Pointwise(Linear):
 
     def forward(self, x: Float[Tensor, "batch channels *domain"]) -> Float[Tensor, "batch out *domain"]:
         """Map the channel axis."""
-        weight, columns = self.weight.expand(len(x), -1, -1), x.flatten(2)
+        weight, columns = self.weight.expand(x.shape[0], -1, -1), x.flatten(2)
         bias = self.weight.new_zeros(()) if self.bias is None else self.bias[:, None]
         flat = torch.baddbmm(bias, weight, columns)
-        return flat.view(len(x), self.out_features, *x.shape[2:])
+        out: Tensor = flat.unflatten(2, x.shape[2:])
+        return out

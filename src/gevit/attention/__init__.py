@@ -17,16 +17,18 @@ Backends:
 
 from __future__ import annotations
 
+import math
+
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gevit._checks import check_choice
-from gevit.attention.fast import attend_fast
-from gevit.attention.projected import attend_projected
-from gevit.attention.reference import attend_reference
-from gevit.encoding import Positions
+from gevit._checks import check_choice, check_rate
+from gevit.attention.dropout import Dropout
+from gevit.attention.torch_op import Call, Projections, compute
+from gevit.encoding import Positions, full_precision
 
-__all__ = ["BACKENDS", "attend", "attend_projected"]
+__all__ = ["BACKENDS", "Projections", "attend", "attend_projected"]
 
 BACKENDS = ("auto", "reference", "factored", "native")
 
@@ -49,10 +51,95 @@ def attend(
         value: as `key`.
         positions: rho_P for this neighbourhood.
         scale: what scores are multiplied with before the softmax.
-        dropout: the probability with which a coefficient is dropped; the others are scaled up.
+        dropout: the probability with which a coefficient is dropped; the others are scaled up. `torch.manual_seed`
+            decides which, and every backend drops the same.
         backend: `"auto"`, `"reference"`, `"factored"` or `"native"`.
     """
     check_choice("backend", backend, BACKENDS)
-    if backend == "reference":
-        return attend_reference(query, key, value, positions, scale, dropout)
-    return attend_fast(query, key, value, positions, scale, dropout, backend)
+    check_rate("dropout", dropout)
+    _check_inputs(query, key, value, positions)
+    return compute(Call(query, key, value, None, positions, query.shape[2], scale, Dropout.draw(dropout), backend))
+
+
+def attend_projected(
+    x: Float[Tensor, "batch channels elements height width"],
+    projections: Projections,
+    positions: Positions,
+    *,
+    heads: int,
+    scale: float,
+    dropout: float = 0.0,
+    backend: str = "auto",
+) -> Float[Tensor, "batch out outputs height width"]:
+    """A whole layer of self-attention: `attend` for all heads, between linear maps of the channels.
+
+    Half precision is computed in single: a softmax needs its digits.
+
+    Args:
+        x: the signal (lifting: an image, with one element).
+        projections: the linear maps.
+        positions: rho_P for this neighbourhood and image size.
+        heads: number of heads; projected channel c * heads + n is channel c of head n.
+        scale: as in `attend`.
+        dropout: as in `attend`.
+        backend: as in `attend`.
+    """
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    source = x.to(dtype)
+    projections = Projections(*[t.to(dtype) for t in projections])
+    positions = positions._replace(space=positions.space.to(dtype), element=positions.element.to(dtype))
+    with full_precision(x.device):
+        out = compute(
+            Call(source, source, source, projections, positions, heads, scale, Dropout.draw(dropout), backend)
+        )
+    return out.to(x.dtype)
+
+
+def _check_inputs(query: Tensor, key: Tensor, value: Tensor, positions: Positions) -> None:
+    """Check that the inputs of `attend` fit together: the kernel reads as much memory as their shapes say."""
+    space, element, offset_index, element_index, own_query = positions
+    floating = {"query": query, "key": key, "value": value, "space": space, "element": element}
+    tables = {"offset_index": offset_index, "element_index": element_index}
+
+    for name, x in floating.items():
+        if not x.is_floating_point():
+            raise TypeError(f"{name} must be a floating-point tensor, got {x.dtype}")
+    if any(x.dtype != query.dtype or x.device != query.device for x in floating.values()):
+        kinds = ", ".join(f"{x.dtype} on {x.device}" for x in floating.values())
+        raise ValueError(f"query, key, value, space and element must have one dtype and device, got {kinds}")
+    for name, x in tables.items():
+        if x.dtype not in {torch.int32, torch.int64} or x.device != query.device:
+            raise ValueError(f"{name} must be int32 or int64 on {query.device}, got {x.dtype} on {x.device}")
+
+    def expect(name: str, *axes: int | str) -> tuple[int, ...]:
+        """The shape of an input, which has a size or, where any will do, a name for each of these axes."""
+        shape = tuple((floating | tables)[name].shape)
+        fits = [isinstance(axis, str) or axis == size for axis, size in zip(axes, shape, strict=False)]
+        if len(shape) != len(axes) or not all(fits):
+            expected = ", ".join(str(axis) for axis in axes)
+            raise ValueError(f"{name} does not fit the other inputs: expected [{expected}], got {list(shape)}")
+        return shape
+
+    batch, channels, heads, queries, height, width = expect(
+        "query", "batch", "channels", "heads", "queries", "height", "width"
+    )
+    keys = expect("key", batch, channels, heads, "keys", height, width)[3]
+    expect("value", batch, channels, heads, keys, height, width)
+    outputs, neighbors = expect("offset_index", queries if own_query else "outputs", "neighbors")
+    expect("element_index", outputs, 1 if own_query else queries, keys)
+    space_channels = expect("space", "offsets", "space channels" if element.numel() else channels)[1]
+    expect("element", "elements", channels - space_channels if element.numel() else "element channels")
+    if 0 in (queries, keys, outputs, height, width):
+        raise ValueError(
+            "attention needs a pixel and an element of each kind, "
+            f"got query {list(query.shape)}, key {list(key.shape)}, offset_index {list(offset_index.shape)}"
+        )
+    side = math.isqrt(neighbors)
+    if side**2 != neighbors or side % 2 == 0:
+        raise ValueError(f"offset_index must have the square of an odd number of neighbours, got {neighbors}")
+    if torch.compiler.is_compiling():
+        return  # tables have no values yet
+    for name, rows, index in (("offset_index", space, offset_index), ("element_index", element, element_index)):
+        lowest, highest = (int(extreme) for extreme in index.aminmax())
+        if rows.numel() and not 0 <= lowest <= highest < len(rows):
+            raise ValueError(f"{name} must be from 0 to {len(rows) - 1}, got {lowest} to {highest}")

@@ -7,10 +7,13 @@ small ones, and no tensor of size |H|^3 n^2 is ever needed in full:
     W[h, h^, j] = sum over h~ of  R[h, h~, h^] S[h, h~, j] C[h~, h^, j] / Z[h, h~]
     out[h]      = sum over (h^, j) of  W[h, h^, j] v[h^, j]
 
-Work goes in chunks of pixels of one (image, head); the backward pass recomputes them. With p = C S R / Z,
-dW = dout v^T and x = p dW, the gradient of a score is x - p sum(x), which is summed over h, h^ and j to those of the
-three parts. Maxima are subtracted from each factor; where they lie so far apart that a Z underflows, p is computed from
-the full scores instead.
+Work goes in chunks of pixels of one (image, head); the backward pass recomputes them. With p = C S R / Z and
+g = dout v^T (0 where dropped), the gradient of a score is p (g - sum(p g)), which is summed over h, h^ and j to those
+of the three parts.
+
+Maxima are subtracted from each factor. Two kinds of chunks are computed from sums of scores instead: where the maxima
+lie so far apart that Z underflows and has lost terms; and where scores are large, since softmaxes are then often
+saturated, and the gradient of a score is a small difference of which the factors keep the rounding error alone.
 
 Axes: p = pixel of the chunk, v = h, q = h~, m = h^, j = neighbour. With own_query, q is the output itself and v has
 one entry.
@@ -18,20 +21,25 @@ one entry.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from gevit.attention.dropout import Dropout, Places
 from gevit.encoding import Positions
 
 # Numbers that the largest temporary of a chunk may hold: small enough to stay in the cache of a core.
 CHUNK_NUMBERS = 2**18
 # Below this, a normaliser made of shifted factors has lost terms that count.
 UNDERFLOW = 1e-20
+# Scores beyond this are not taken apart into factors.
+LARGE = 1024
 
 
 class Window(NamedTuple):
@@ -43,17 +51,16 @@ class Window(NamedTuple):
     inside: Bool[Tensor, "p j"]  # whether it is in the image and in the neighbourhood
 
 
-def forward(
-    query: Tensor, key: Tensor, value: Tensor, positions: Positions, scale: float, dropout: float, seed: int
-) -> Tensor:
+def forward(query: Tensor, key: Tensor, value: Tensor, positions: Positions, scale: float, dropout: Dropout) -> Tensor:
     """Group attention."""
     batch, channels, heads, _, height, width = query.shape
     out = query.new_empty(batch, channels, heads, len(positions.offset_index), height * width)
     planes = [x.flatten(-2) for x in (query, key, value)]
-    for image, head, window, chunk_seed in _chunks(query, key, positions, seed):
+    for image, head, window in _chunks(query, key, positions):
         q, k, v = (x[image, :, head] for x in planes)
         chunk = _Chunk.prepare(q, k, v, positions, window, scale)
-        mixed = chunk.mix(p * keep for p, keep in chunk.coefficients(dropout, chunk_seed))
+        place = (dropout.first_image + image) * heads + head
+        mixed = chunk.mix(p * keep for p, keep in chunk.coefficients(dropout, place))
         out[image, :, head, :, window.pixels] = (mixed.flatten(2) @ chunk.v.flatten(1, 2)).permute(2, 1, 0)
     return out.view(*out.shape[:-1], height, width)
 
@@ -65,19 +72,19 @@ def backward(
     value: Tensor,
     positions: Positions,
     scale: float,
-    dropout: float,
-    seed: int,
+    dropout: Dropout,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key, value, space and element."""
     grads = [torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (query, key, value)]
     d_space, d_element = (torch.zeros_like(x) for x in (positions.space, positions.element))
     planes, grad_planes = [x.flatten(-2) for x in (query, key, value)], [x.flatten(-2) for x in grads]
     grad = grad.flatten(-2)
-    for image, head, window, chunk_seed in _chunks(query, key, positions, seed):
+    for image, head, window in _chunks(query, key, positions):
         q, k, v = (x[image, :, head] for x in planes)
         chunk = _Chunk.prepare(q, k, v, positions, window, scale)
+        place = (dropout.first_image + image) * query.shape[2] + head
         upstream = grad[image, :, head, :, window.pixels].permute(2, 1, 0)  # p v c
-        found = chunk.gradients(upstream, chunk.coefficients(dropout, chunk_seed))
+        found = chunk.gradients(upstream, chunk.coefficients(dropout, place))
         d_query, d_key, d_value = (x[image, :, head] for x in grad_planes)
         d_query[..., window.pixels] += scale * found[0].permute(2, 1, 0)
         for total, part in ((d_key, found[1]), (d_value, found[2])):
@@ -88,7 +95,7 @@ def backward(
     return grads[0], grads[1], grads[2], d_space, d_element
 
 
-def _chunks(query: Tensor, key: Tensor, positions: Positions, seed: int) -> Iterator[tuple[int, int, Window, int]]:
+def _chunks(query: Tensor, key: Tensor, positions: Positions) -> Iterator[tuple[int, int, Window]]:
     batch, channels, heads, queries, height, width = query.shape
     outputs, offsets = positions.offset_index.shape
     area = height * width
@@ -98,13 +105,12 @@ def _chunks(query: Tensor, key: Tensor, positions: Positions, seed: int) -> Iter
         window = _window(slice(first, min(first + step, area)), height, width, offsets, query.device)
         for image in range(batch):
             for head in range(heads):
-                yield image, head, window, seed
-                seed += 1
+                yield image, head, window
 
 
 def _window(pixels: slice, height: int, width: int, offsets: int, device: torch.device) -> Window:
     """Neighbours are the offsets of the neighbourhood or, where those are more, all pixels of the image."""
-    side = round(offsets**0.5)
+    side = math.isqrt(offsets)
     radius = side // 2
     pixel = torch.arange(pixels.start, pixels.stop, device=device)[:, None]
     if offsets <= height * width:
@@ -129,6 +135,7 @@ class _Chunk:
     space: Float[Tensor, "p q v j"]
     element: Float[Tensor, "p q v m"]
     positions: Positions
+    window: Window
     offset_index: Int[Tensor, "#p #q v j"]
     element_index: Int[Tensor, "1 q v m"]
 
@@ -161,28 +168,49 @@ class _Chunk:
             element = _read(q[..., parts:] @ positions.element.T, element_index[None])
         else:
             element = space.new_zeros(*space.shape[:-1], k.shape[1])
-        return cls(q, k, v, content, space, element, positions, offset_index, element_index[None])
+        return cls(q, k, v, content, space, element, positions, window, offset_index, element_index[None])
 
-    def coefficients(self, dropout: float, seed: int) -> Iterator[tuple[Tensor, Tensor | float]]:
-        """For each query element h~, the softmax `[p, v, m, j]` and what dropout multiplies it with."""
-        generator = torch.Generator(self.q.device).manual_seed(seed) if dropout else None
+    @cached_property
+    def factors(self) -> tuple[Float[Tensor, "p q m j"], Float[Tensor, "p q v j"], Float[Tensor, "p q v m"]] | None:
+        """C, S and R / Z; None where they cannot be trusted."""
         exp_content = (self.content - self.content.amax((-2, -1), keepdim=True)).exp()
         exp_space = (self.space - self.space.amax(-1, keepdim=True)).exp()
         exp_element = (self.element - self.element.amax(-1, keepdim=True)).exp()
         normalizer = (exp_element * (exp_space @ exp_content.transpose(-1, -2))).sum(-1, keepdim=True)
-        underflow = bool((normalizer < UNDERFLOW).any())
-        ratio = exp_element / normalizer
+        inside = self.content.masked_fill(~self.window.inside[:, None, None], 0)
+        large = (
+            torch.stack([torch.linalg.vector_norm(x, torch.inf) for x in (inside, self.space, self.element)]) > LARGE
+        )
+        if large.any() | (normalizer < UNDERFLOW).any():
+            return None
+        return exp_content, exp_space, exp_element / normalizer
+
+    def coefficients(self, dropout: Dropout, head: int) -> Iterator[tuple[Tensor, Tensor | float]]:
+        """For each query element h~, the softmax `[p, v, m, j]` and what dropout multiplies it with."""
+        places = self._places(dropout, head) if dropout.rate else []
         keep: Tensor | float = 1.0
         for h in range(self.q.shape[1]):
-            if underflow:
-                score = self.content[:, h, None] + self.space[:, h, :, None] + self.element[:, h, :, :, None]
-                p = score.flatten(-2).softmax(-1).view_as(score)
+            if self.factors is None:
+                distance = _below_largest(
+                    self.content[:, h, None], self.space[:, h, :, None], self.element[:, h, ..., None]
+                )
+                p = distance.flatten(-2).softmax(-1).view_as(distance)
             else:
-                p = ratio[:, h, :, :, None] * exp_space[:, h, :, None] * exp_content[:, h, None]
-            if generator is not None:
-                kept = torch.rand(p.shape, generator=generator, device=p.device) >= dropout
-                keep = kept.to(p) / (1 - dropout)
+                content, space, share = self.factors
+                p = share[:, h, :, :, None] * space[:, h, :, None] * content[:, h, None]
+            if places:
+                keep = dropout.scale * places[h].kept().to(p)
             yield p, keep
+
+    def _places(self, dropout: Dropout, head: int) -> list[Places]:
+        """Where dropout finds the coefficients `[p, v, m, j]` of each query element."""
+        outputs, queries, device = len(self.positions.offset_index), self.q.shape[1], self.q.device
+        pixel = torch.arange(self.window.pixels.start, self.window.pixels.stop, device=device)[:, None, None, None]
+        h, query = torch.arange(outputs, device=device), torch.arange(queries, device=device)
+        pair = h[:, None] if self.positions.own_query else query[:, None] * outputs + h  # q v
+        offset = self.window.offset[:, None, None]
+        places = dropout.places(head, pixel, pair[..., None, None], offset, self.k.shape[1])
+        return [places._replace(c=places.c[query]) for query in range(queries)]
 
     def mix(self, weights: Iterator[Float[Tensor, "p v m j"]]) -> Float[Tensor, "p v m j"]:
         """The weights of each output, summed over its queries."""
@@ -202,8 +230,13 @@ class _Chunk:
         weights: list[Tensor] = []
         for h, (p, keep) in enumerate(coefficients):
             weight = p * keep
-            x = weight * (d_weight[:, h : h + 1] if self.positions.own_query else d_weight)
-            d_score = x - p * x.sum((-2, -1), keepdim=True)
+            g = keep * (d_weight[:, h : h + 1] if self.positions.own_query else d_weight)
+            if self.factors is None:
+                # A softmax does not feel what is added to all scores, so gradients may be counted from that of the
+                # heaviest coefficient: where it has all the weight, nothing is left to cancel.
+                heaviest = p.flatten(-2).argmax(-1, keepdim=True)
+                g = g - g.flatten(-2).gather(-1, heaviest)[..., None]
+            d_score = p * (g - (p * g).sum((-2, -1), keepdim=True))
             d_content[:, h], d_space[:, h], d_element[:, h] = (
                 d_score.sum(1),
                 d_score.sum(2),
@@ -237,6 +270,19 @@ def _outer(
     if len(like) == 1:
         return torch.einsum("pamj,pac->mjc", weight, vectors)[None]
     return torch.einsum("pamj,pac->pmjc", weight, vectors)
+
+
+def _below_largest(a: Tensor, b: Tensor, c: Tensor) -> Float[Tensor, "p v m j"]:
+    """a + b + c less the largest over the last two axes, with the digits that large sums would lose to rounding."""
+
+    def rounded_off(x: Tensor, y: Tensor, total: Tensor) -> Tensor:  # exactly (Knuth's two-sum)
+        from_y = total - x
+        return (x - (total - from_y)) + (y - from_y)
+
+    ab = a + b
+    abc = ab + c
+    lost = (rounded_off(a, b, ab) + rounded_off(ab, c, abc)).masked_fill(abc == -torch.inf, 0)
+    return abc - abc.amax((-2, -1), keepdim=True) + lost
 
 
 def _read(values: Float[Tensor, "p q n"], index: Int[Tensor, "#p #q v k"]) -> Float[Tensor, "p q v k"]:

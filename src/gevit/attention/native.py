@@ -8,15 +8,17 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.machinery
+import math
 import warnings
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from gevit.attention.dropout import Dropout
 from gevit.encoding import Positions
 
-REASON = "no C++ compiler was found when gevit was installed; install g++ and reinstall gevit"
+_FOLDER = Path(__file__).parent
 # How the names of the libraries end for each dtype that the kernel serves.
 _PRECISIONS = {torch.float32: "", torch.float64: "_double"}
 # From the fastest instruction set a processor may have to what every one has.
@@ -28,7 +30,7 @@ class _Shape(ctypes.Structure):
 
     _sizes = (
         "batch channels heads outputs queries keys height width neighborhood "
-        "space_rows space_channels element_rows element_channels own threads"
+        "space_rows space_channels element_rows element_channels own threads first_image"
     )
     _fields_ = [
         *[(name, ctypes.c_int64) for name in _sizes.split()],
@@ -44,30 +46,49 @@ def serves(tensor: Tensor) -> bool:
 
 
 def is_available(dtype: torch.dtype = torch.float32) -> bool:
-    """Whether the kernel was built; warns once when it was not."""
-    return _library(dtype) is not None
+    """Whether the kernel can be used; warns once when it cannot."""
+    return isinstance(_library(dtype), ctypes.CDLL)
+
+
+def reason(dtype: torch.dtype = torch.float32) -> str:
+    """Why the kernel cannot be used."""
+    library = _library(dtype)
+    return library if isinstance(library, str) else ""
 
 
 @functools.cache
-def _library(dtype: torch.dtype) -> ctypes.CDLL | None:
-    folder = Path(__file__).parent
+def _library(dtype: torch.dtype) -> ctypes.CDLL | str:
+    """The best library for this processor or, where there is none, why."""
+    problem = _find_library(dtype)
+    if isinstance(problem, str):
+        warnings.warn(f"gevit runs without its CPU kernel, many times slower: {problem}", stacklevel=2)
+    return problem
+
+
+def _find_library(dtype: torch.dtype) -> ctypes.CDLL | str:
     for target in _TARGETS.get(torch.backends.cpu.get_cpu_capability(), ["baseline"]):
         for suffix in importlib.machinery.EXTENSION_SUFFIXES:
-            path = folder / f"_kernel_{target}{_PRECISIONS[dtype]}{suffix}"
+            path = _FOLDER / f"_kernel_{target}{_PRECISIONS[dtype]}{suffix}"
             if path.exists():
-                return ctypes.CDLL(str(path))
-    warnings.warn(f"gevit runs without its CPU kernel, many times slower: {REASON}", stacklevel=2)
-    return None
+                try:
+                    return ctypes.CDLL(str(path))
+                except OSError as error:
+                    return f"{path} does not load: {error}"
+    others = sorted(path.name for path in _FOLDER.glob("_kernel_*"))
+    if others:
+        return f"it was built for another Python or processor ({', '.join(others)}); reinstall gevit"
+    return (
+        "it was not built when gevit was installed, which takes a C++ compiler such as g++ with OpenMP; "
+        "install gevit again with `pip install -v` to see the messages of the build"
+    )
 
 
-def forward(
-    query: Tensor, key: Tensor, value: Tensor, positions: Positions, scale: float, dropout: float, seed: int
-) -> Tensor:
+def forward(query: Tensor, key: Tensor, value: Tensor, positions: Positions, scale: float, dropout: Dropout) -> Tensor:
     """Group attention, without a graph."""
     batch, channels, heads, _, height, width = query.shape
     out = query.new_empty(batch, channels, heads, len(positions.offset_index), height, width)
     inputs = _inputs(query, key, value, positions)
-    _call("gevit_attend_forward", [*inputs, out], _shape(query, key, positions, scale, dropout, seed))
+    _call("gevit_attend_forward", [*inputs, out], _shape(query, key, positions, scale, dropout))
     return out
 
 
@@ -78,13 +99,12 @@ def backward(
     value: Tensor,
     positions: Positions,
     scale: float,
-    dropout: float,
-    seed: int,
+    dropout: Dropout,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key, value, space and element."""
     inputs = _inputs(query, key, value, positions)
     grads = [torch.empty_like(x) for x in inputs[:5]]
-    shape = _shape(query, key, positions, scale, dropout, seed)
+    shape = _shape(query, key, positions, scale, dropout)
     _call("gevit_attend_backward", [*inputs, grad.contiguous(), *grads], shape)
     return grads[0], grads[1], grads[2], grads[3], grads[4]
 
@@ -95,7 +115,7 @@ def _inputs(query: Tensor, key: Tensor, value: Tensor, positions: Positions) -> 
     return [x.contiguous() for x in (*floats, *indices)]
 
 
-def _shape(query: Tensor, key: Tensor, positions: Positions, scale: float, dropout: float, seed: int) -> _Shape:
+def _shape(query: Tensor, key: Tensor, positions: Positions, scale: float, dropout: Dropout) -> _Shape:
     batch, channels, heads, queries, height, width = query.shape
     outputs, offsets = positions.offset_index.shape
     return _Shape(
@@ -107,22 +127,28 @@ def _shape(query: Tensor, key: Tensor, positions: Positions, scale: float, dropo
         keys=key.shape[3],
         height=height,
         width=width,
-        neighborhood=round(offsets**0.5),
+        neighborhood=math.isqrt(offsets),
         space_rows=positions.space.shape[0],
         space_channels=positions.space.shape[1],
         element_rows=positions.element.shape[0],
         element_channels=positions.element.shape[1],
         own=positions.own_query,
         threads=torch.get_num_threads(),
-        seed=seed,
+        first_image=dropout.first_image,
+        seed=int(dropout.seed),
         scale=scale,
-        dropout=dropout,
+        dropout=dropout.rate,
     )
 
 
 def _call(name: str, tensors: list[Tensor], shape: _Shape) -> None:
     library = _library(tensors[0].dtype)
-    assert library is not None, REASON
+    assert isinstance(library, ctypes.CDLL), library
     pointers = [ctypes.c_void_p(x.data_ptr()) for x in tensors]
-    if getattr(library, name)(*pointers, ctypes.byref(shape)):
-        raise MemoryError(f"{name} could not allocate its scratch memory; use a smaller image or neighborhood")
+    match getattr(library, name)(*pointers, ctypes.byref(shape)):
+        case 0:
+            return
+        case 1:
+            raise MemoryError(f"{name} could not allocate its scratch memory; use a smaller image or neighborhood")
+    sizes = ", ".join(f"{field} {getattr(shape, field)}" for field, *_ in _Shape._fields_)
+    raise ValueError(f"the native backend does not serve these sizes; use backend='factored'. They are: {sizes}")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
+from gevit.attention.dropout import Dropout
 from gevit.encoding import Positions
 
 
@@ -16,10 +19,10 @@ def attend_reference(
     value: Float[Tensor, "b c n m y x"],
     positions: Positions,
     scale: float,
-    dropout: float,
+    dropout: Dropout,
 ) -> Float[Tensor, "b c n v y x"]:
     """Group attention as the paper writes it. Axes: v = h, q = h~, m = h^, j = neighbour, n = head."""
-    side = round(positions.offset_index.shape[1] ** 0.5)
+    side = math.isqrt(int(positions.offset_index.shape[1]))
     query = scale * query
 
     # <q(i, h~), k(j, h^)>; with own_query the one query of output h is h itself.
@@ -44,9 +47,27 @@ def attend_reference(
         score += torch.einsum(meet, to_element, rho_element).unsqueeze(-1)
 
     # The sum over h~ of the weights, then the sum over keys (j, h^) of weight times value.
-    weight = F.dropout(score.flatten(-2).softmax(-1), dropout).sum(-2)
-    out = weight @ neighbors(value, side).flatten(-2).transpose(-1, -2)
+    weight = score.flatten(-2).softmax(-1)
+    if dropout.rate:
+        weight = weight * dropout.scale * kept(dropout, score.shape, score.device).flatten(-2)
+    out = weight.sum(-2) @ neighbors(value, side).flatten(-2).transpose(-1, -2)
     return torch.einsum("bnyxvc->bcnvyx", out)
+
+
+def kept(dropout: Dropout, shape: tuple[int, ...], device: torch.device) -> Bool[Tensor, "b n y x v q m j"]:
+    """Which of all coefficients survive dropout."""
+    batch, heads, height, width, outputs, queries, keys, offsets = shape
+    image, head = dropout.first_image + torch.arange(batch, device=device), torch.arange(heads, device=device)
+    pixel = torch.arange(height * width, device=device).view(height, width)
+    h, query = torch.arange(outputs, device=device), torch.arange(queries, device=device)
+    places = dropout.places(
+        (image[:, None] * heads + head)[..., None, None, None, None, None, None],
+        pixel[..., None, None, None, None],
+        (query * outputs + h[:, None])[..., None, None],
+        torch.arange(offsets, device=device)[None],
+        keys,
+    )
+    return places.kept()
 
 
 def neighbors(x: Shaped[Tensor, "b c n m y x"], side: int) -> Shaped[Tensor, "b n y x c m j"]:

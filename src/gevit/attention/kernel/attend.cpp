@@ -30,11 +30,11 @@ int64_t groups_of(int64_t tasks, int64_t table) {
     return std::min(tasks, std::max<int64_t>(64, MOST_NUMBERS / std::max<int64_t>(1, table)));
 }
 
-void sum_groups(const std::vector<Real>& partial, size_t begin, size_t count, size_t stride, Real factor, Real* to) {
+void sum_groups(const std::vector<Real>& partial, size_t begin, size_t count, size_t stride, Real* to) {
     for (size_t i = 0; i < count; ++i) {
         double total = 0;
         for (size_t at = begin + i; at < partial.size(); at += stride) total += partial[at];
-        to[i] = Real(total * factor);
+        to[i] = Real(total);
     }
 }
 
@@ -92,31 +92,9 @@ extern "C" int gevit_attend_backward(const Real* query, const Real* key, const R
             for (size_t i = 0; i < elements; ++i) to[spaces + i] = sum(worker.element_table_gradient[i]);
         });
         if (code == GEVIT_OK) {
-            sum_groups(partial, 0, spaces, stride, LN_2, grad_space);
-            sum_groups(partial, spaces, elements, stride, LN_2, grad_element);
+            sum_groups(partial, 0, spaces, stride, grad_space);
+            sum_groups(partial, spaces, elements, stride, grad_element);
         }
         return code;
-    });
-}
-
-extern "C" int gevit_dropout_keep(Real* keep, const gevit_shape* shape) {
-    return without_exceptions(shape, [&](const Problem& problem) {
-        const Dropout& dropout = problem.dropout;
-        const int offsets = problem.neighborhood * problem.neighborhood, pairs = int(problem.pairs());
-        const int outputs = problem.outputs, met = problem.pair_queries;
-        for (int64_t task = 0; task < problem.tasks; ++task)
-            for (const Block& block : problem.blocks) {
-                const Dropout::Pixels pixels = dropout.pixels(uint32_t(task), uint32_t(block.first));
-                for (int pair = 0; pair < pairs; ++pair)
-                    for (int m = 0; m < problem.keys; ++m)
-                        for (int j = 0; j < offsets; ++j) {
-                            const Dropout::Pair kept = dropout.keep(pixels, dropout.offset(pixels, j), pair, m & ~1);
-                            const int64_t place = pair % outputs * met + pair / outputs;
-                            const int64_t plane = ((task * pairs + place) * problem.keys + m) * offsets + j;
-                            store(keep + plane * problem.pixels + block.first,
-                                  keep_where(m & 1 ? kept.odd : kept.even, splat(dropout.scale())), block.count);
-                        }
-            }
-        return int(GEVIT_OK);
     });
 }

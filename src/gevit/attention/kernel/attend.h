@@ -16,9 +16,10 @@ extern "C" {
 typedef struct {
     int64_t batch, channels, heads, outputs, queries, keys, height, width, neighborhood;
     int64_t space_rows, space_channels, element_rows, element_channels;
-    int64_t own;      // 1: output element h meets only query element h
+    int64_t own;          // 1: output element h meets only query element h
     int64_t threads;
-    uint64_t seed;    // of dropout
+    int64_t first_image;  // where these images begin in the batch that dropout counts
+    uint64_t seed;        // of dropout
     double scale, dropout;
 } gevit_shape;
 
@@ -35,9 +36,6 @@ GEVIT_EXPORT int gevit_attend_backward(const Real* query, const Real* key, const
                                        const Real* element, const int32_t* offset_index, const int32_t* element_index,
                                        const Real* grad_out, Real* grad_query, Real* grad_key, Real* grad_value,
                                        Real* grad_space, Real* grad_element, const gevit_shape* shape);
-
-// What dropout multiplies each coefficient with, 0 or 1/(1-p): keep [B,N,V,Q (1 if own),M,n*n,P].
-GEVIT_EXPORT int gevit_dropout_keep(Real* keep, const gevit_shape* shape);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-// Which attention coefficients survive dropout: a pure function of (seed, batch, head, pixel, h, h~, m, j).
+// Which attention coefficients survive dropout: the function that gevit/attention/dropout.py defines, bit for bit.
 #pragma once
 #include <cmath>
 #include <vector>

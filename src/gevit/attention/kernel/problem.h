@@ -30,7 +30,8 @@ struct Problem {
     const bool own;
     const int pair_queries;  // query elements that one output element meets
     const int pixels, threads;
-    const int64_t tasks;     // a task is one head of one image
+    const int64_t tasks;       // a task is one head of one image
+    const int64_t first_task;  // its place in the batch that dropout counts
     const Real scale;
     const Dropout dropout;
     std::vector<Int> row_of, column_of;  // of each pixel; the lanes past the last pixel lie far outside
@@ -45,7 +46,8 @@ struct Problem {
           neighborhood(int(s.neighborhood)), space_rows(int(s.space_rows)), space_channels(int(s.space_channels)),
           element_rows(s.element_channels ? int(s.element_rows) : 1), element_channels(int(s.element_channels)),
           own(s.own != 0), pair_queries(own ? 1 : queries), pixels(height * width),
-          threads(int(std::max<int64_t>(1, s.threads))), tasks(s.batch * s.heads), scale(Real(s.scale)),
+          threads(int(std::max<int64_t>(1, s.threads))), tasks(s.batch * s.heads),
+          first_task(s.first_image * s.heads), scale(Real(s.scale)),
           dropout(s.dropout, s.seed, outputs * pair_queries, keys, neighborhood * neighborhood) {
         const int lanes = padded_to(LANES, pixels), radius = neighborhood / 2;
         row_of.assign(lanes, -(1 << 20));
@@ -76,7 +78,7 @@ struct Problem {
             if (size == 0) return false;
         return s.space_channels + s.element_channels == s.channels && s.neighborhood % 2 == 1 && s.neighborhood > 0 &&
                s.neighborhood < (1 << 15) && (!s.own || s.outputs == s.queries) && s.dropout >= 0 && s.dropout < 1 &&
-               s.height * s.width < (1 << 28);
+               s.height * s.width < (1 << 28) && s.first_image >= 0;
     }
 
     int first_query(int output) const { return own ? output : 0; }

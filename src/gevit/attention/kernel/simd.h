@@ -94,6 +94,8 @@ inline Vec polynomial(Vec f, Real highest, Rest... rest) {
     return result;
 }
 
+constexpr Real SMALLEST_EXPONENT = std::numeric_limits<Real>::min_exponent * .6931471805599453;  // e to it is normal
+
 // 2^f for |f| <= 1/2
 inline Vec exp2_of_fraction(Vec f) {
     if constexpr (DOUBLE)
@@ -104,10 +106,12 @@ inline Vec exp2_of_fraction(Vec f) {
         return polynomial(f, 1.3276472e-3f, 9.675541e-3f, 5.550713e-2f, .2402212f, .69314694f, 1.f);
 }
 
-// 2^x for x <= 0, to 2e-7 or, in double, 2e-16. What should be below the smallest normal number may be that number: no
+// e^x for x <= 0, to 2e-7 or, in double, 2e-16. What should be below the smallest normal number may be that number: no
 // sum of weights near 1 can see it. NaN stays NaN.
-inline Vec exp2(Vec x) {
+inline Vec exp(Vec x) {
+    constexpr Real LOG2_E = 1.4426950408889634;
 #if defined(__AVX512DQ__)
+    x *= LOG2_E;
     if constexpr (DOUBLE) {
         const __m512d f = _mm512_reduce_pd((__m512d)x, _MM_FROUND_TO_NEAREST_INT), whole = (__m512d)x - f;
         return (Vec)_mm512_maskz_scalef_pd(0xff, (__m512d)exp2_of_fraction((Vec)f), whole);
@@ -121,8 +125,8 @@ inline Vec exp2(Vec x) {
     typedef std::make_unsigned_t<Int> Bits __attribute__((vector_size(VECTOR_BYTES)));
     constexpr int MANTISSA = Limits::digits - 1;
     const Vec rounder = splat(int64_t(3) << (MANTISSA - 1));  // adding it leaves the nearest integer in the low bits
-    x = larger(splat(Limits::min_exponent - 1), x);
-    const Vec shifted = x + rounder, f = x - (shifted - rounder);
+    x = larger(splat(SMALLEST_EXPONENT), x);
+    const Vec shifted = x * LOG2_E + rounder, f = x * LOG2_E - (shifted - rounder);  // a fused product is not rounded
     return (Vec)((Bits)exp2_of_fraction(f) + ((Bits)shifted << MANTISSA));
 #endif
 }

@@ -3,17 +3,21 @@
 // so that exp(score) = C[h~,m,j] S[h,h~,j] R[h,h~,m], the normaliser is Z[h,h~] = sum_m R sum_j S C, and the values
 // meet W[h,m,j] = sum_h~ A[h,h~,m] S[h,h~,j] C[h~,m,j] with A = R / Z.
 // S takes one value per (h~, row of the table of offsets) and R one per (h~, group element): they are made once and
-// read through the index tables. Nothing of size |H|^3 n^2 is ever stored. Scores are in units of log 2, for exp2.
+// read through the index tables. Nothing of size |H|^3 n^2 is ever stored.
 //
-// A vector holds consecutive pixels, so all arithmetic is lane by lane and a neighbour is a shifted load. Where the
-// three maxima lie so far apart that a product of factors underflows, the block is redone from sums of scores.
+// A vector holds consecutive pixels, so all arithmetic is lane by lane and a neighbour is a shifted load.
+//
+// Two kinds of blocks are computed from sums of scores instead. Where the three maxima lie so far apart that a product
+// of factors underflows, Z has lost terms. And where scores are large, softmaxes are often saturated: the gradient of a
+// score is then a small difference, of which the factors keep the rounding error alone, and keys as large as the scores
+// multiply it.
 #pragma once
 #include "workspace.h"
 
 namespace gevit {
 
-constexpr Real LN_2 = .6931471805599453;
-constexpr Real LOWEST = DOUBLE ? -1e300 : -1e30;          // a score that is never the largest
+constexpr Real LARGE = 1024;                              // a score beyond it is not taken apart into factors
+constexpr Real LOWEST = -std::numeric_limits<Real>::infinity();
 constexpr Real SMALLEST_TOTAL = DOUBLE ? 1e-200 : 1e-20;  // a normaliser below it has lost digits to underflow
 
 struct Gradients {
@@ -28,8 +32,7 @@ class Worker : public Workspace {
 
     template <bool Dropped>
     void forward(int64_t task, Real* out) {
-        pack(in_.key, task, key_);
-        pack(in_.value, task, value_);
+        take(task);
         for (const Block& block : p_.blocks) {
             enter<Dropped>(task, block);
             if (factorise()) weigh<Dropped>();
@@ -41,8 +44,7 @@ class Worker : public Workspace {
 
     template <bool Dropped>
     void backward(int64_t task, const Gradients& gradients) {
-        pack(in_.key, task, key_);
-        pack(in_.value, task, value_);
+        take(task);
         clear(key_gradient_);
         clear(value_gradient_);
         for (const Block& block : p_.blocks) {
@@ -63,11 +65,17 @@ class Worker : public Workspace {
                     element_table_gradient);
             write(query_gradient_, p_.queries, p_.scale, gradients.query, task);
         }
-        unpack(value_gradient_, 1, gradients.value, task);
-        unpack(key_gradient_, LN_2, gradients.key, task);  // they met the query times scale / log 2
+        unpack(value_gradient_, gradients.value, task);
+        unpack(key_gradient_, gradients.key, task);
     }
 
   private:
+    void take(int64_t task) {
+        pack(in_.key, task, key_);
+        pack(in_.value, task, value_);
+        key_norm_ = largest_norm(key_);
+    }
+
     // ---- the three parts of a score and their factors ----
 
     void score() {
@@ -77,14 +85,14 @@ class Worker : public Workspace {
             element_);
     }
 
-    // scores[i][h~] -> 2^(score - largest over i)
+    // scores[i][h~] -> e^(score - largest over i)
     void exponentiate(Vec* scores, int count) {
         const int queries = p_.queries;
         for (int q = 0; q < queries; ++q) largest_[q] = splat(LOWEST);
         for (int i = 0; i < count; ++i)
             for (int q = 0; q < queries; ++q) largest_[q] = larger(scores[i * queries + q], largest_[q]);
         for (int i = 0; i < count; ++i)
-            for (int q = 0; q < queries; ++q) scores[i * queries + q] = exp2(scores[i * queries + q] - largest_[q]);
+            for (int q = 0; q < queries; ++q) scores[i * queries + q] = exp(scores[i * queries + q] - largest_[q]);
     }
 
     // The same for content, over the pixels inside the image; 0 outside.
@@ -102,7 +110,7 @@ class Worker : public Workspace {
             for (int m = 0; m < p_.keys; ++m)
                 for (int j = 0; j < offsets_; ++j, at += p_.queries)
                     GEVIT_UNROLL for (int t = 0; t < tile; ++t)
-                        at[t] = keep_where(inside_[j], exp2(at[t] - largest[t]));
+                        at[t] = keep_where(inside_[j], exp(at[t] - largest[t]));
         });
     }
 
@@ -129,8 +137,9 @@ class Worker : public Workspace {
         else in_tiles<ROWS>(p_.outputs, [&](auto tall, int h) { body(tall, query, h); });
     }
 
-    // C, S and R; total[h~,h,m] = sum_j S C; share A = R / Z. False if some Z is too small to be trusted.
+    // C, S and R; total[h~,h,m] = sum_j S C; share A = R / Z. False if the factors cannot be trusted.
     bool factorise() {
+        if (scores_may_exceed(LARGE)) return false;
         score();
         exponentiate_content();
         exponentiate(space_, p_.space_rows);
@@ -369,10 +378,10 @@ class Worker : public Workspace {
                     for (int m = 0, i = 0; m < keys; ++m)
                         for (int j = 0; j < offsets_; ++j, ++i) body(i, m, j);
                 };
-                const auto kept = [&](int i, int m, int j) {
-                    if constexpr (!Dropped) return joint_[i];
+                const auto kept = [&](Vec x, int m, int j) {
+                    if constexpr (!Dropped) return x;
                     const Dropout::Pair pair = p_.dropout.keep(pixels_, noise_[j], q * p_.outputs + h, m & ~1);
-                    return keep_where(m & 1 ? pair.odd : pair.even, p_.dropout.scale() * joint_[i]);
+                    return keep_where(m & 1 ? pair.odd : pair.even, p_.dropout.scale() * x);
                 };
                 // A sum and what rounding took from it: the digits that count are those of its distance to the largest.
                 const auto score_of = [&](int i, int m, int j, Vec& lost) {
@@ -383,32 +392,49 @@ class Worker : public Workspace {
                     lost = rounded_off(content, space, both) + rounded_off(both, element, all);
                     return all;
                 };
-                Vec largest = splat(LOWEST), total = {}, left_over = {}, d = {}, lost;
+                // Of large scores, what was rounded off may be large too: it has a say in which is the largest.
+                Vec roughly_largest = splat(LOWEST), largest = splat(LOWEST), lost;
                 for_each([&](int i, int m, int j) {
-                    largest = larger(inside_[j] ? score_of(i, m, j, lost) : splat(LOWEST), largest);
+                    const Vec score = score_of(i, m, j, lost);
+                    roughly_largest = larger(inside_[j] ? score : splat(LOWEST), roughly_largest);
                 });
                 for_each([&](int i, int m, int j) {
                     const Vec score = score_of(i, m, j, lost);
-                    joint_[i] = keep_where(inside_[j], exp2(score - largest + lost));
+                    joint_[i] = inside_[j] ? score - roughly_largest + lost : splat(LOWEST);
+                    largest = larger(joint_[i], largest);
+                });
+                Vec total = {}, left_over = {};
+                for_each([&](int i, int, int) {
+                    const Vec exponent = joint_[i] - largest;
+                    joint_[i] = exponent < SMALLEST_EXPONENT ? Vec{} : exp(exponent);
                     const Vec next = total + joint_[i];
                     left_over += rounded_off(total, joint_[i], next);
                     total = next;
                 });
                 const Vec inverse = keep_where(present_, 1 / (total + left_over));
+                Vec heaviest = {}, base = {};
                 for_each([&](int i, int m, int j) {
-                    joint_[i] *= inverse;
-                    const Vec w = kept(i, m, j);
-                    weight_[ptrdiff_t(i) * p_.outputs + h] += w;
-                    if constexpr (Backward) d += w * weight_gradient_[ptrdiff_t(i) * p_.outputs + h];
+                    const Vec p = joint_[i] = keep_where(present_, joint_[i] * inverse);
+                    weight_[ptrdiff_t(i) * p_.outputs + h] += kept(p, m, j);
+                    if constexpr (Backward) {
+                        base = p > heaviest ? kept(weight_gradient_[ptrdiff_t(i) * p_.outputs + h], m, j) : base;
+                        heaviest = larger(p, heaviest);
+                    }
                 });
-                if constexpr (Backward)
-                    for_each([&](int i, int m, int j) {
-                        const Vec gradient =
-                            kept(i, m, j) * weight_gradient_[ptrdiff_t(i) * p_.outputs + h] - joint_[i] * d;
-                        content_gradient_[ptrdiff_t(i) * queries + query] += gradient;
-                        space_gradient_[space_at_[h * offsets_ + j] + query] += gradient;
-                        element_gradient_[element_at(h, q, m) + query] += gradient;
-                    });
+                if constexpr (!Backward) continue;
+                // A softmax does not feel what is added to all scores, so gradients may be counted from that of the
+                // heaviest coefficient: where it has all the weight, nothing is left to cancel.
+                const auto above_base = [&](int i, int m, int j) {
+                    return kept(weight_gradient_[ptrdiff_t(i) * p_.outputs + h], m, j) - base;
+                };
+                Vec d = {};
+                for_each([&](int i, int m, int j) { d += joint_[i] * above_base(i, m, j); });
+                for_each([&](int i, int m, int j) {
+                    const Vec gradient = joint_[i] * (above_base(i, m, j) - d);
+                    content_gradient_[ptrdiff_t(i) * queries + query] += gradient;
+                    space_gradient_[space_at_[h * offsets_ + j] + query] += gradient;
+                    element_gradient_[element_at(h, q, m) + query] += gradient;
+                });
             }
     }
 };

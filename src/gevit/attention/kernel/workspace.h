@@ -8,8 +8,6 @@
 
 namespace gevit {
 
-constexpr Real LOG2_E = 1.4426950408889634;
-
 struct Inputs {
     const Real *query, *key, *value, *space, *element;
     const int32_t *offset_index, *element_index;
@@ -30,11 +28,13 @@ class Workspace {
                 array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(next);
                 next += size;
             });
+        table_norm_ = std::max(largest_norm(in_.space, p_.space_rows, p_.space_channels),
+                               largest_norm(in_.element, p_.element_rows, p_.element_channels));
     }
 
     bool usable() const { return memory_ != nullptr; }
 
-    // Sums over everything but lanes of the gradients of the two tables, [u][channel] and [e][channel], times log 2.
+    // Sums over everything but lanes of the gradients of the two tables, [u][channel] and [e][channel].
     Vec *space_table_gradient, *element_table_gradient;
 
   protected:
@@ -74,13 +74,53 @@ class Workspace {
                             p_.pixels * sizeof(Real));
     }
 
-    void unpack(const Planes& planes, Real factor, Real* to, int64_t task) const {
+    void unpack(const Planes& planes, Real* to, int64_t task) const {
         for (int key = 0; key < p_.keys; ++key)
-            for (int channel = 0; channel < p_.channels; ++channel) {
-                const Real* from = planes.at(key, channel) + p_.guard;
-                Real* plane = to + p_.plane(task, channel, p_.keys, key);
-                for (int pixel = 0; pixel < p_.pixels; ++pixel) plane[pixel] = factor * from[pixel];
+            for (int channel = 0; channel < p_.channels; ++channel)
+                std::memcpy(to + p_.plane(task, channel, p_.keys, key), planes.at(key, channel) + p_.guard,
+                            p_.pixels * sizeof(Real));
+    }
+
+    // Squared lengths of the longest vector: of the keys of a task, of a table.
+    Real largest_norm(const Planes& planes) const {
+        Vec largest = {};
+        for (int key = 0; key < planes.keys; ++key)
+            for (ptrdiff_t pixel = 0; pixel < planes.pitch; pixel += LANES) {
+                Vec norm = {};
+                for (int channel = 0; channel < planes.channels; ++channel) {
+                    const Vec x = load(planes.at(key, channel) + pixel);
+                    norm += x * x;
+                }
+                largest = larger(norm, largest);
             }
+        Real most = 0;
+        for (int lane = 0; lane < LANES; ++lane) most = std::max(most, largest[lane]);
+        return most;
+    }
+
+    static Real largest_norm(const Real* table, int rows, int channels) {
+        Real largest = 0;
+        for (int row = 0; row < rows; ++row, table += channels) {
+            Real norm = 0;
+            for (int channel = 0; channel < channels; ++channel) norm += table[channel] * table[channel];
+            largest = std::max(largest, norm);
+        }
+        return largest;
+    }
+
+    // Whether some part of a score of the block may be larger than this, by Cauchy and Schwarz.
+    bool scores_may_exceed(Real bound) const {
+        const Real longest = std::max(key_norm_, table_norm_);
+        IntVec fine = ~IntVec{};
+        for (int row = 0; row < p_.queries; ++row) {
+            Vec norm = {};
+            for (int channel = 0; channel < p_.channels; ++channel) {
+                const Vec x = query_[channel * p_.queries + row];
+                norm += x * x;
+            }
+            fine &= norm * longest <= splat(bound * bound);
+        }
+        return any(~fine);
     }
 
     Planes moved(Planes planes) const {
@@ -128,10 +168,10 @@ class Workspace {
         }
         for (; j < offsets_; ++j) inside_[j] = IntVec{};
         if constexpr (Dropped) {
-            pixels_ = p_.dropout.pixels(uint32_t(task), uint32_t(block.first));
+            pixels_ = p_.dropout.pixels(uint32_t(p_.first_task + task), uint32_t(block.first));
             for (j = 0; j < offsets_; ++j) noise_[j] = p_.dropout.offset(pixels_, offset_[j]);
         }
-        read(in_.query, p_.queries, p_.scale * LOG2_E, query_, task);
+        read(in_.query, p_.queries, p_.scale, query_, task);
     }
 
     // Lists the offsets that meet the image, column by column: neighbours in the list are a row of pixels apart, so
@@ -162,6 +202,7 @@ class Workspace {
     const Inputs in_;
     std::unique_ptr<char[], Release> memory_;
     Planes key_{}, value_{}, key_gradient_{}, value_gradient_{};
+    Real key_norm_, table_norm_;  // squared lengths of the longest key of the task and of the longest learned vector
     Block block_{};
     int offsets_;         // of the block, padded
     IntVec present_;      // lanes that hold a pixel

@@ -1,0 +1,111 @@
+"""Attention dropout: which coefficients are dropped is a function of the seed and of the place of each.
+
+It is the same function in every backend, on any device, for any number of threads and however the work is divided; the
+backward pass evaluates it again. All numbers are 32 bits wide, and `scramble` is a bijection of them in which every bit
+of the input flips every bit of the output with probability close to a half.
+
+Each part of a place gets numbers of its own, made well, once:
+
+    low = scramble(seed mod 2^32 + 0x9e3779b9),  high = scramble(seed div 2^32 ^ low)
+    key = scramble(image * heads + head + high) ^ low
+    a = scramble(pixel + key),  b = scramble((a ^ pixel) + scramble(key + 0x78dde6e4))
+    c = scramble((h~ * outputs + h) * ceil(keys / 2) + h^ div 2 + 0x3c6ef372)
+    d = scramble(2 j + 0xdaa66d2b),  e = scramble(2 j + 1 + 0xdaa66d2b)
+
+with h~ = 0 where an output has one query, and j counting the offsets of the neighbourhood row by row. They are put
+together by a few operations a coefficient, and one number serves two elements h^:
+
+    bits = ((a + c) ^ d) * ((b + e) | 1)
+    drop h^ if its upper 16 bits are below 65536 * rate; for odd h^, those of bits ^ (bits << 16)
+
+`kernel/dropout.h` is the same in C++.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+_32_BITS = 0xFFFFFFFF  # of 64: torch has little unsigned arithmetic
+
+
+class Dropout(NamedTuple):
+    """Dropout of one call of attention."""
+
+    rate: float
+    seed: Tensor
+    first_image: int = 0  # where the images at hand begin in the batch
+
+    @staticmethod
+    def draw(rate: float) -> Dropout:
+        """Dropout with a seed from torch's generator, so that `torch.manual_seed` decides what is dropped."""
+        return Dropout(rate, torch.randint(2**62, ()) if rate else torch.zeros((), dtype=torch.long))
+
+    @property
+    def threshold(self) -> int:
+        """How many of 65536 are dropped."""
+        return min(round(self.rate * 65536), 65535)
+
+    @property
+    def scale(self) -> float:
+        """What the others are multiplied with."""
+        return 65536 / (65536 - self.threshold)
+
+    def places(
+        self,
+        head: int | Int[Tensor, "*#places 1 1"],
+        pixel: Int[Tensor, "*#places 1 1"],
+        pair: Int[Tensor, "*pairs 1 1"],
+        offset: Int[Tensor, "*#places 1 offsets"],
+        keys: int,
+    ) -> Places:
+        """The numbers of some coefficients.
+
+        Args:
+            head: image * heads + head, with images counted from the first of the batch.
+            pixel: row * width + column.
+            pair: h~ * outputs + h.
+            offset: j.
+            keys: number of elements h^.
+        """
+        seed = self.seed.to(pixel.device)
+        low = scramble((seed & _32_BITS) + 0x9E3779B9)
+        high = scramble(seed >> 32 ^ low)
+        key = scramble(head + high) ^ low
+        a = scramble(pixel + key)
+        b = scramble((a ^ pixel) + scramble(key + 0x78DDE6E4))
+        half = torch.arange((keys + 1) // 2, device=pixel.device)[:, None]
+        c = scramble(pair * len(half) + half + 0x3C6EF372)
+        d, e = scramble(2 * offset + 0xDAA66D2B), scramble(2 * offset + 1 + 0xDAA66D2B)
+        a, b, c, d, e = (x.to(torch.int32) for x in (a, b, c, d, e))
+        return Places(a, c, d, (b + e) | 1, keys, (self.threshold << 16) - 2**31)
+
+
+class Places(NamedTuple):
+    """The numbers of some coefficients, 32 bits each: they wrap around, and are signed in comparisons."""
+
+    a: Int[Tensor, "*#places 1 1"]
+    c: Int[Tensor, "*pairs half_keys 1"]
+    d: Int[Tensor, "*#places 1 offsets"]
+    b_and_e: Int[Tensor, "*#places 1 offsets"]
+    keys: int
+    lowest: int
+
+    def kept(self) -> Bool[Tensor, "*places keys offsets"]:
+        """Which coefficients survive."""
+        bits = ((self.a + self.c) ^ self.d) * self.b_and_e
+        even, odd = bits >= self.lowest, bits ^ (bits << 16) >= self.lowest
+        return torch.stack([even, odd], -2).flatten(-3, -2)[..., : self.keys, :]
+
+
+def scramble(x: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:
+    """Mix 32 bits well."""
+    x = x & _32_BITS
+    x = x ^ (x >> 16)
+    x = x * 0x7FEB352D & _32_BITS
+    x = x ^ (x >> 15)
+    x = x * 0x846CA68B & _32_BITS
+    return x ^ (x >> 16)

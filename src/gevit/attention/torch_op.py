@@ -1,0 +1,299 @@
+"""Attention as one PyTorch operator, `gevit::attend`: projections, attention by a backend, and the map of the heads.
+
+Queries, keys and values are many times larger than the signal they are made of (9 heads of half its width each). So
+they are made for a few images at a time, and made again in the backward pass instead of being kept: a layer works in
+the memory of its input. As an operator it is opaque to `torch.compile` and `torch.export`, which see its shapes alone.
+
+First derivatives come from the backends. Higher ones are those of the equation, in plain PyTorch, with its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gevit.attention import factored, native
+from gevit.attention.dropout import Dropout
+from gevit.attention.reference import attend_reference
+from gevit.encoding import Positions
+
+# Numbers that the queries, keys and values of one chunk of images may hold together.
+CHUNK_NUMBERS = 2**20
+
+
+class Projections(NamedTuple):
+    """The linear maps of a layer: of its input to query, key and value, and of all heads to its output."""
+
+    weight: Float[Tensor, "3 projected channels"]
+    bias: Float[Tensor, "3 projected"]
+    out_weight: Float[Tensor, "out projected"]
+    out_bias: Float[Tensor, " out"]
+
+
+class Call(NamedTuple):
+    """One call of attention.
+
+    With projections, query, key and value are signals `[batch, channels, elements, height, width]`; without them
+    `[batch, channels, heads, elements, height, width]`, and so is the result.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    projections: Projections | None
+    positions: Positions
+    heads: int
+    scale: float
+    dropout: Dropout
+    backend: str
+
+    def chunks(self) -> list[slice]:
+        """Slices of the batch, of two images or more: an odd number of heads then shares out evenly to two threads."""
+        batch = len(self.query)
+        if self.projections is None:
+            return [slice(0, batch)]
+        numbers = 3 * self.projections.weight.shape[1] * self.query.shape[2:].numel()
+        step = max(2, CHUNK_NUMBERS // numbers)
+        return [slice(first, min(first + step, batch)) for first in range(0, batch, step)]
+
+    def attention_of(self, images: slice) -> tuple[Tensor, Tensor, Tensor, Positions, float, Dropout]:
+        """What a backend is asked for: queries, keys and values of some images, and the rest."""
+        query, key, value = (x[images] for x in (self.query, self.key, self.value))
+        if self.projections is not None:
+            maps = zip(self.projections.weight, self.projections.bias, (query, key, value), strict=True)
+            query, key, value = (
+                _affine(weight, bias, x.flatten(2)).unflatten(1, (-1, self.heads)).unflatten(3, x.shape[2:])
+                for weight, bias, x in maps
+            )
+        return query, key, value, self.positions, self.scale, self.dropout._replace(first_image=images.start)
+
+    def merge(self, mixed: Float[Tensor, "batch channels heads outputs height width"]) -> Tensor:
+        """The map of all heads to the output."""
+        if self.projections is None:
+            return mixed
+        columns = _affine(self.projections.out_weight, self.projections.out_bias, _columns(mixed))
+        out: Tensor = columns.unflatten(2, mixed.shape[3:])
+        return out
+
+    def arguments(self) -> tuple[Any, ...]:
+        """The arguments of the operator: tensors, the differentiable ones first, then numbers."""
+        inputs = (self.query, self.key, self.value, *(self.projections or [None] * 4), *self.positions[:4])
+        options = (self.positions.own_query, self.heads, self.scale, self.dropout.rate, self.backend)
+        return (*inputs, self.dropout.seed, *options)
+
+
+DIFFERENTIABLE = 9
+TENSORS = 12
+
+
+def read_call(*arguments: Any) -> Call:
+    """The call that has these `arguments()`."""
+    query, key, value, *maps = arguments[:7]
+    space, element, offset_index, element_index = arguments[7:11]
+    seed, own_query, heads, scale, rate, backend = arguments[11:]
+    positions = Positions(space, element, offset_index, element_index, own_query)
+    projections = None if maps[0] is None else Projections(*maps)
+    return Call(query, key, value, projections, positions, heads, scale, Dropout(rate, seed), backend)
+
+
+def compute(call: Call) -> Tensor:
+    """The result of a call, which can be differentiated any number of times."""
+    if call.backend == "reference":
+        return _equation(call)
+    arguments = call.arguments()
+    inputs = _present(arguments[:DIFFERENTIABLE])
+    needs_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+    # A graph holds the operator, which has the same gradient; torch.func needs the function around it.
+    in_a_graph = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+    attend: Any = torch.ops.gevit.attend if in_a_graph else _Attend.apply
+    out: Tensor = attend(*arguments, needs_gradient)[0]
+    return out
+
+
+def _equation(call: Call) -> Tensor:
+    return call.merge(attend_reference(*call.attention_of(slice(0, call.query.shape[0]))))
+
+
+_ARGUMENTS = (
+    "Tensor query, Tensor key, Tensor value, Tensor? weight, Tensor? bias, Tensor? out_weight, Tensor? out_bias, "
+    "Tensor space, Tensor element, Tensor offset_index, Tensor element_index, Tensor seed, "
+    "bool own_query, int heads, float scale, float dropout, str backend"
+)
+# The second result is kept for the backward pass: all heads, before the map to the output.
+torch.library.define("gevit::attend", f"({_ARGUMENTS}, bool keep) -> (Tensor, Tensor)")
+# The results of the backward pass are gradients of the differentiable arguments, empty for those that are None.
+_GRADIENTS = ", ".join(["Tensor"] * DIFFERENTIABLE)
+torch.library.define("gevit::attend_backward", f"(Tensor grad, Tensor kept, {_ARGUMENTS}) -> ({_GRADIENTS})")
+
+
+@torch.library.impl("gevit::attend", "default")
+def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+    call, keep = read_call(*arguments[:-1]), arguments[-1]
+    backend = _backend(call)
+    out, kept = _forward_shape(*arguments)
+    for images in call.chunks():
+        mixed = backend.forward(*call.attention_of(images))
+        if call.projections is None:
+            return mixed, kept
+        out[images] = call.merge(mixed)
+        if keep:
+            kept[images] = mixed
+    return out, kept
+
+
+def _forward_shape(*arguments: Any) -> tuple[Tensor, Tensor]:
+    call, keep = read_call(*arguments[:-1]), arguments[-1]
+    x, maps = call.query, call.projections
+    batch, (height, width), outputs = x.shape[0], x.shape[-2:], call.positions.offset_index.shape[0]
+    channels = x.shape[1] if maps is None else maps.weight.shape[1] // call.heads
+    mixed = (batch, channels, call.heads, outputs, height, width)
+    if maps is None:
+        return x.new_empty(mixed), x.new_empty(0)
+    out = x.new_empty(batch, maps.out_weight.shape[0], outputs, height, width)
+    return out, x.new_empty(mixed if keep else 0)
+
+
+@torch.library.impl("gevit::attend_backward", "default")
+def _backward(grad: Tensor, kept: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    call, maps = read_call(*arguments), read_call(*arguments).projections
+    backend = _backend(call)
+    if maps is None:
+        *d_sources, d_space, d_element = backend.backward(grad, *call.attention_of(slice(0, len(grad))))
+        return (*d_sources, *[grad.new_empty(0) for _ in Projections._fields], d_space, d_element)
+    sources = (call.query, call.key, call.value)
+    inputs = (*sources, *maps, call.positions.space, call.positions.element)
+    grads = [torch.zeros_like(x, memory_format=torch.contiguous_format) for x in inputs]
+    *d_sources, d_weight, d_bias, d_out_weight, d_out_bias, d_space, d_element = grads
+    for images in call.chunks():
+        attention = call.attention_of(images)
+        mixed = kept[images] if len(kept) else backend.forward(*attention)
+        upstream = grad[images].flatten(2)
+        d_out_weight += _sum_of_products(upstream, _columns(mixed))
+        d_mixed = maps.out_weight.T.expand(len(upstream), -1, -1) @ upstream
+        *d_projected, d_space_part, d_element_part = backend.backward(d_mixed.view_as(mixed), *attention)
+        for which, (d, x, d_source) in enumerate(zip(map(_columns, d_projected), sources, d_sources, strict=True)):
+            d_source[images] = (maps.weight[which].T.expand(len(d), -1, -1) @ d).view_as(d_source[images])
+            d_weight[which] += _sum_of_products(d, x[images].flatten(2))
+            d_bias[which] += d.sum((0, 2))
+        d_space += d_space_part
+        d_element += d_element_part
+    d_out_bias += grad.sum((0, 2, 3, 4))
+    return tuple(grads)
+
+
+def _backward_shape(grad: Tensor, kept: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    return tuple(grad.new_empty(0 if x is None else x.shape) for x in arguments[:DIFFERENTIABLE])
+
+
+class _Differentiable(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise NotImplementedError(
+            "the fast backends of attention have no forward-mode derivatives (jvp, jacfwd, hessian); "
+            "use backend='reference', or reverse mode"
+        )
+
+
+class _Attend(_Differentiable):
+    """The operator with its gradient."""
+
+    @staticmethod
+    def forward(*arguments: Any) -> tuple[Tensor, Tensor]:
+        results: tuple[Tensor, Tensor] = torch.ops.gevit.attend(*arguments)
+        return results
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        kept = output[1]
+        ctx.mark_non_differentiable(kept)
+        ctx.save_for_backward(kept, *inputs[:TENSORS])
+        ctx.options = inputs[TENSORS:-1]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        kept, *tensors = ctx.saved_tensors
+        grads = _AttendBackward.apply(grad, kept, *tensors, *ctx.options)  # type: ignore[no-untyped-call]
+        return (*[None if x is None else g for x, g in zip(tensors, grads, strict=False)], *[None] * 9)
+
+
+class _AttendBackward(_Differentiable):
+    """The gradient with its own gradient, which is that of the equation."""
+
+    @staticmethod
+    def forward(*arguments: Any) -> tuple[Tensor, ...]:
+        grads: tuple[Tensor, ...] = torch.ops.gevit.attend_backward(*arguments)
+        return grads
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        grad, _, *arguments = inputs
+        ctx.save_for_backward(grad, *arguments[:TENSORS])
+        ctx.options = arguments[TENSORS:]
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        grad, *tensors = ctx.saved_tensors
+        differentiable, tables = tensors[:DIFFERENTIABLE], tensors[DIFFERENTIABLE:]
+
+        def equation(*inputs: Tensor) -> Tensor:
+            return _equation(read_call(*_in_place_of(differentiable, inputs), *tables, *ctx.options))
+
+        def gradients(grad: Tensor, *inputs: Tensor) -> tuple[Tensor, ...]:
+            found: tuple[Tensor, ...] = torch.func.vjp(equation, *inputs)[1](grad)
+            return found
+
+        wanted = tuple(u for u, x in zip(upstream, differentiable, strict=True) if x is not None)
+        d_grad, *grads = torch.func.vjp(gradients, grad, *_present(differentiable))[1](wanted)
+        return (d_grad, None, *_in_place_of(differentiable, grads), *[None] * 8)
+
+
+torch.library.register_fake("gevit::attend", _forward_shape)
+torch.library.register_fake("gevit::attend_backward", _backward_shape)
+torch.library.register_autograd("gevit::attend", _Attend.backward, setup_context=_Attend.setup_context)
+
+
+def _present(tensors: Sequence[Tensor | None]) -> list[Tensor]:
+    return [x for x in tensors if x is not None]
+
+
+def _in_place_of(tensors: Sequence[Tensor | None], others: Sequence[Tensor]) -> list[Tensor | None]:
+    """The others where there is a tensor, None where there is none."""
+    rest = iter(others)
+    return [None if x is None else next(rest) for x in tensors]
+
+
+def _backend(call: Call) -> ModuleType:
+    """The backend that serves these tensors: the asked one or, for `"auto"`, the fastest."""
+    dtype, device = call.query.dtype, call.query.device
+    serves = native.serves(call.query)
+    if call.backend == "native" and not serves:
+        raise ValueError(
+            f"the native backend serves float32 and float64 on the CPU, got {dtype} on {device}; use backend='auto'"
+        )
+    if call.backend == "native" and not native.is_available(dtype):
+        raise ValueError(f"the native backend cannot be used: {native.reason(dtype)}; or use backend='auto'")
+    if call.backend == "factored" or not serves or not native.is_available(dtype):
+        return factored
+    return native
+
+
+def _columns(x: Float[Tensor, "batch channels heads elements height width"]) -> Float[Tensor, "batch rows columns"]:
+    return x.flatten(1, 2).flatten(2)
+
+
+def _affine(
+    weight: Float[Tensor, "out channels"], bias: Float[Tensor, " out"], columns: Float[Tensor, "batch channels pixels"]
+) -> Float[Tensor, "batch out pixels"]:
+    return torch.baddbmm(bias[:, None], weight.expand(columns.shape[0], -1, -1), columns)
+
+
+def _sum_of_products(a: Float[Tensor, "batch m pixels"], b: Float[Tensor, "batch n pixels"]) -> Float[Tensor, "m n"]:
+    """Sum over images and pixels of a b^T."""
+    return (a @ b.transpose(1, 2)).sum(0)

@@ -1,0 +1,225 @@
+"""Attention as a layer and as an operator of PyTorch."""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gevit
+from gevit.attention import torch_op
+from gevit.groups import Cyclic, Dihedral
+from tests.attention_problems import FAST, assert_gradients_agree, make_problem, relative
+
+
+def small_layer(backend: str, dropout: float = 0.0) -> gevit.GroupAttention:
+    torch.manual_seed(0)
+    return gevit.GroupAttention(Cyclic(2), 6, 12, heads=2, neighborhood=3, dropout=dropout, backend=backend)
+
+
+@pytest.mark.parametrize("backend", FAST)
+@pytest.mark.parametrize("projected", [False, True])
+def test_operator_is_well_formed(backend: str, projected: bool) -> None:
+    """PyTorch's own check of schema, fake implementation and autograd registration."""
+    problem = make_problem(size=(4, 3))
+    sources: tuple[Tensor, ...] = problem[:3]
+    maps: list[Tensor | None] = [None] * 4
+    if projected:
+        sources = (torch.randn(2, 5, 4, 4, 3, requires_grad=True),) * 3
+        maps = [torch.randn(shape, requires_grad=True) for shape in ((3, 14, 5), (3, 14), (6, 14), (6,))]
+    seed = torch.zeros((), dtype=torch.long)
+    options = (problem.positions.own_query, 2, 0.5, 0.0, backend, True)
+    arguments = (*sources, *maps, *problem.positions[:4], seed, *options)
+    checks = ["test_schema", "test_autograd_registration", "test_faketensor"]
+    verdicts = torch.library.opcheck(torch.ops.gevit.attend.default, arguments, test_utils=checks)
+    assert verdicts == dict.fromkeys(checks, "SUCCESS")
+
+
+@pytest.mark.parametrize("backend", FAST)
+def test_export(backend: str) -> None:
+    """torch.export sees the layer as one opaque operator, for batches of any size, and it can still be trained."""
+    layer = small_layer(backend).eval()
+    batch = torch.export.Dim("batch")
+    exported = torch.export.export(layer, (torch.randn(2, 6, 2, 5, 5),), dynamic_shapes=({0: batch},))
+    assert str(exported.graph).count("torch.ops.gevit.attend.default") == 1
+    for images in (1, 5):
+        x = torch.randn(images, 6, 2, 5, 5, requires_grad=True)
+        found, wanted = exported.module()(x), layer(x)
+        assert relative(found, wanted) < 1e-5
+        (grad,), (wanted_grad,) = (torch.autograd.grad(out.square().sum(), x) for out in (found, wanted))
+        assert relative(grad, wanted_grad) < 1e-5
+
+
+def test_reference_can_be_exported() -> None:
+    layer = small_layer("reference").eval()
+    exported = torch.export.export(
+        layer, (torch.randn(2, 6, 2, 5, 5),), dynamic_shapes=({0: torch.export.Dim("batch")},)
+    )
+    x = torch.randn(5, 6, 2, 5, 5)
+    assert relative(exported.module()(x), layer(x)) < 1e-5
+
+
+class TestDerivatives:
+    """Derivatives of any order, and those of torch.func, agree with those of the equation."""
+
+    @pytest.mark.parametrize("backend", FAST)
+    @pytest.mark.parametrize("dropout", [0.0, 0.3])
+    def test_gradients_of_gradients(self, backend: str, dropout: float) -> None:
+        x = torch.randn(3, 6, 2, 4, 4, dtype=torch.double, requires_grad=True)
+
+        def derivatives(backend: str) -> list[Tensor]:
+            layer = small_layer(backend, dropout).double()
+            maps = (layer.query, layer.key, layer.value, layer.out)
+            assert layer.positions.element is not None
+            inputs = [x, layer.positions.element, *[each.weight for each in maps]]
+            torch.manual_seed(1)
+            found = list(torch.autograd.grad(layer(x).square().sum(), inputs, create_graph=True))
+            total = sum((g / g.detach().norm()).sin().sum() for g in found)
+            return [*found, *torch.autograd.grad(total, inputs)]
+
+        for mine, theirs in zip(derivatives(backend), derivatives("reference"), strict=True):
+            assert relative(mine, theirs) < 1e-8
+
+    @pytest.mark.parametrize("backend", FAST)
+    @pytest.mark.filterwarnings("ignore:There is a performance drop")
+    def test_func(self, backend: str) -> None:
+        layer = small_layer(backend)
+        parameters = {name: p.detach() for name, p in layer.named_parameters()}
+        x = torch.randn(3, 6, 2, 4, 4)
+
+        def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+            out: Tensor = torch.func.functional_call(layer, parameters, (x,)).sin().sum()
+            return out
+
+        wanted = torch.autograd.grad(layer(x).sin().sum(), list(layer.parameters()))
+        found = torch.func.grad(loss)(parameters, x)
+        assert_gradients_agree(list(found.values()), list(wanted), 1e-4)
+        one = torch.func.vmap(torch.func.grad(lambda p, image: loss(p, image[None])), in_dims=(None, 0))
+        assert_gradients_agree([g.sum(0) for g in one(parameters, x).values()], list(wanted), 1e-4)
+        assert relative(torch.func.vmap(lambda image: layer(image[None])[0])(x), layer(x)) < 1e-5
+
+    @pytest.mark.parametrize("backend", FAST)
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch itself, on its first use of forward mode
+    def test_forward_mode_is_refused_by_name(self, backend: str) -> None:
+        layer, x = small_layer(backend), torch.randn(1, 6, 2, 4, 4)
+        with pytest.raises(NotImplementedError, match=r"no forward-mode derivatives .*use backend='reference'"):
+            torch.func.jvp(layer, (x,), (x,))
+
+
+COMPILE = """
+import sys, torch, gevit
+layer = gevit.GroupAttention(gevit.groups.Cyclic(4), 6, 12, heads=3, backend=sys.argv[1]).eval()
+compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+x = torch.randn(2, 6, 4, 7, 7, requires_grad=True)
+torch.testing.assert_close(compiled(x), layer(x))
+(found,) = torch.autograd.grad(compiled(x).square().sum(), x)
+(wanted,) = torch.autograd.grad(layer(x).square().sum(), x)
+torch.testing.assert_close(found, wanted)
+"""
+
+
+@pytest.mark.parametrize("backend", FAST)
+def test_compile_keeps_one_graph(backend: str) -> None:
+    """In a process of its own, without the run-time checks of shapes that the tests have."""
+    answer = subprocess.run([sys.executable, "-c", COMPILE, backend], capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+
+
+def _ddp_worker(rank: int, store: str, results: str) -> None:
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    torch.manual_seed(0)
+    layer = gevit.GroupAttention(Cyclic(4), 6, 12, heads=2)
+    x = torch.randn(4, 6, 4, 5, 5)
+    parallel = nn.parallel.DistributedDataParallel(layer)
+    parallel(x[2 * rank : 2 * rank + 2]).square().mean().backward()
+    torch.save([p.grad for p in layer.parameters()], f"{results}.{rank}")
+    torch.distributed.destroy_process_group()
+
+
+def test_distributed_data_parallel(tmp_path: Path) -> None:
+    """Two processes with half a batch each have the gradients of one with the whole."""
+    torch.multiprocessing.spawn(_ddp_worker, (str(tmp_path / "store"), str(tmp_path / "grads")), nprocs=2)  # type: ignore[attr-defined,no-untyped-call]
+    torch.manual_seed(0)
+    layer = gevit.GroupAttention(Cyclic(4), 6, 12, heads=2)
+    layer(torch.randn(4, 6, 4, 5, 5)).square().mean().backward()
+    wanted = [p.grad for p in layer.parameters()]
+    largest = max(g.abs().max().item() for g in wanted if g is not None)
+    for rank in range(2):
+        for mine, theirs in zip(torch.load(tmp_path / f"grads.{rank}"), wanted, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6 * largest)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads resident memory from /proc")
+@pytest.mark.parametrize("backend", FAST)
+def test_many_steps_do_not_grow_memory(backend: str) -> None:
+    layer = small_layer(backend, dropout=0.1)
+    x = torch.randn(1, 6, 2, 4, 4)
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    for step in range(400):
+        if step == 100:
+            before = resident()
+        layer.zero_grad()
+        layer(x).sum().backward()
+    assert resident() - before < 2 * 2**20
+
+
+def test_half_precision_is_computed_in_single() -> None:
+    layer = gevit.GroupAttention(Cyclic(4), 6, 12, heads=2).bfloat16()
+    x = torch.randn(2, 6, 4, 5, 5)
+    half = layer(x.bfloat16())
+    assert half.dtype == torch.bfloat16
+    wanted = layer.float()(x.bfloat16().float())
+    assert relative(half.float(), wanted) < 2e-2
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = layer(x)
+    assert relative(mixed.float(), layer(x)) < 2e-2
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_projections_in_chunks(monkeypatch: pytest.MonkeyPatch, training: bool) -> None:
+    """Projecting a few images at a time, again in the backward pass, is what projecting all of them once is."""
+    layer = gevit.GroupAttention(Dihedral(2), 6, 12, heads=2, neighborhood=3, dropout=0.2).train(training)
+    x = torch.randn(5, 6, 4, 5, 4, requires_grad=True)
+    plain = copy.deepcopy(layer)
+    plain.backend = "reference"
+    monkeypatch.setattr(torch_op, "CHUNK_NUMBERS", 1)
+    out = layer(x)
+    grads = torch.autograd.grad(out.sin().sum(), [x, *layer.parameters()])
+    if training:  # another mask for each image, also of other chunks
+        same = layer(x[:1].expand(5, -1, -1, -1, -1))
+        assert len({tuple(image.flatten().tolist()) for image in same}) == 5
+    else:
+        torch.testing.assert_close(out, plain(x), rtol=1e-5, atol=1e-5)
+        wanted = torch.autograd.grad(plain(x).sin().sum(), [x, *plain.parameters()])
+        assert_gradients_agree(list(grads), list(wanted), 1e-4)
+
+
+def test_layer_trains_under_every_backend() -> None:
+    """A few steps of a small network take the same path, to rounding, whatever the backend."""
+    losses = {}
+    for backend in ("reference", "factored", "auto"):
+        torch.manual_seed(0)
+        layer = nn.Sequential(
+            gevit.LiftingAttention(Cyclic(4), 1, 8, heads=2, neighborhood=3, backend=backend),
+            nn.SiLU(),
+            gevit.GroupAttention(Cyclic(4), 8, 8, heads=2, neighborhood=3, backend=backend),
+        )
+        optimizer = torch.optim.Adam(layer.parameters(), lr=1e-3)
+        x, y = torch.randn(2, 1, 6, 6), torch.randn(2, 8, 4, 6, 6)
+        for _ in range(5):
+            loss = (layer(x) - y).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        losses[backend] = float(loss.detach())
+    assert losses["factored"] == pytest.approx(losses["reference"], rel=1e-5)
+    assert losses["auto"] == pytest.approx(losses["reference"], rel=1e-5)
