@@ -13,7 +13,7 @@ from gevit.data import load_digits, normalize_digits
 from gevit.equivariance import assert_equivariant, measure
 from gevit.groups import Cyclic
 from gevit.layers import InvariantPooling
-from gevit.models import EquivariantModel
+from gevit.models import EquivariantModel, GroupTransformer, Preset
 from gevit.models.registry import SELF_ATTENTION
 
 PARAMETERS = {
@@ -222,6 +222,44 @@ class TestGradients:
             optimizer.step()
             assert loss.isfinite()
         assert max(p.abs().max().item() for p in model.parameters()) < 10
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+class TestGraphs:
+    """A model as a graph gives the model's logits, for images of the size it was made with."""
+
+    def small(self, backend: str, neighborhood: int | None = 3) -> GroupTransformer:
+        preset = Preset(1, num_classes=3, image_size=8, width=8, blocks=(1,), widen=(1,), crops=(1,))
+        return GroupTransformer(Cyclic(4), preset, neighborhood, heads=2, backend=backend).eval()
+
+    @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit:DeprecationWarning")
+    @pytest.mark.parametrize("neighborhood", [3, None])
+    def test_traced(self, neighborhood: int | None) -> None:
+        model = self.small("factored", neighborhood)
+        traced = torch.jit.trace(model, torch.randn(2, 1, 8, 8))
+        images = torch.randn(2, 1, 8, 8)
+        torch.testing.assert_close(traced(images), model(images))
+
+    @pytest.mark.parametrize("backend", ["reference"])
+    def test_exported_for_batches_of_any_size(self, backend: str) -> None:
+        model, shapes = self.small(backend), ({0: torch.export.Dim("batch")},)
+        exported = torch.export.export(model, (torch.randn(2, 1, 8, 8),), dynamic_shapes=shapes).module()
+        for count in (1, 3):
+            images = torch.randn(count, 1, 8, 8)
+            torch.testing.assert_close(exported(images), model(images))
+
+    def test_gradients_of_torch_func(self) -> None:
+        """Also those of a black image, which norms stop."""
+        model = self.small("reference")
+        parameters = dict(model.named_parameters())
+
+        def loss(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
+            logits = torch.func.functional_call(model, parameters, torch.zeros(1, 1, 8, 8))
+            return nn.functional.cross_entropy(logits, torch.tensor([1]))
+
+        found = torch.func.grad(loss)(parameters)
+        wanted = torch.autograd.grad(loss(parameters), list(parameters.values()))
+        torch.testing.assert_close(list(found.values()), list(wanted))
 
 
 @pytest.mark.usefixtures("unchecked_shapes")

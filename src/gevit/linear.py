@@ -24,10 +24,10 @@ class Pointwise(Linear):
 
     def forward(self, x: Float[Tensor, "batch channels *domain"]) -> Float[Tensor, "batch out *domain"]:
         """Map the channel axis."""
-        weight, columns = self.weight.expand(len(x), -1, -1), x.flatten(2)
+        weight, columns = self.weight.expand(x.shape[0], -1, -1), x.flatten(2)
         bias = self.weight.new_zeros(()) if self.bias is None else self.bias[:, None]
         flat = torch.baddbmm(bias, weight, columns)
-        return flat.view(len(x), self.out_features, *x.shape[2:])
+        return flat.unflatten(2, x.shape[2:])
 
 
 class Norm(nn.GroupNorm):
@@ -44,7 +44,7 @@ class Norm(nn.GroupNorm):
 
     def forward(self, x: Float[Tensor, "batch channels *domain"]) -> Float[Tensor, "batch channels *domain"]:
         """Normalise each entry of the batch."""
-        if x.requires_grad:
+        if x.requires_grad and not torch.jit.is_tracing():  # a trace is made with gradients, and checked without
             constant = x.detach().var(tuple(range(1, x.ndim)), correction=0, keepdim=True) <= self.eps
             x = torch.where(constant, x.detach(), x)
         return super().forward(x)
