@@ -251,7 +251,7 @@ class TestGraphs:
     def test_gradients_of_torch_func(self) -> None:
         """Also those of a black image, which norms stop."""
         model = self.small("reference")
-        parameters = dict(model.named_parameters())
+        parameters: dict[str, torch.Tensor] = dict(model.named_parameters())
 
         def loss(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
             logits = torch.func.functional_call(model, parameters, torch.zeros(1, 1, 8, 8))

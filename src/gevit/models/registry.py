@@ -94,16 +94,7 @@ def build_model(
 
 def build(info: ModelInfo, backend: str = "auto") -> EquivariantModel:
     """The model that is described, with random weights."""
-    return build_model(
-        info.name,
-        info.preset,
-        in_channels=info.in_channels,
-        num_classes=info.num_classes,
-        neighborhood=info.neighborhood,
-        encoding=info.encoding,
-        pooling=info.pooling,
-        backend=backend,
-    )
+    return build_model(info.name, info.preset, **info.options, backend=backend)
 
 
 def _check_defaults(name: str, **options: object) -> None:
