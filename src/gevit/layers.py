@@ -1,6 +1,8 @@
-"""Equivariant layers: lifting, group attention, norm, block, pooling.
+"""Equivariant layers: lifting, group attention, block, pooling.
 
-Images are `[batch, channels, height, width]`, signals on the group `[batch, channels, |H|, height, width]`.
+Images are `[batch, channels, height, width]`. Lifting takes an image to a signal on the group H, one map for each of
+its |H| elements, `[batch, channels, |H|, height, width]`; the layers after it take signals to signals, and pooling
+over group and space gives what no rotation or reflection of H changes.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ class Pointwise(Linear):
         """Map the channel axis."""
         weight, columns = self.weight.expand(x.shape[0], -1, -1), x.flatten(2)
         bias = self.weight.new_zeros(()) if self.bias is None else self.bias[:, None]
-        flat = torch.baddbmm(bias, weight, columns)
-        return flat.unflatten(2, x.shape[2:])
+        out: Tensor = torch.baddbmm(bias, weight, columns).unflatten(2, x.shape[2:])
+        return out
 
 
 class Norm(nn.GroupNorm):
@@ -44,7 +44,8 @@ class Norm(nn.GroupNorm):
 
     def forward(self, x: Float[Tensor, "batch channels *domain"]) -> Float[Tensor, "batch channels *domain"]:
         """Normalise each entry of the batch."""
-        if x.requires_grad and not torch.jit.is_tracing():  # a trace is made with gradients, and checked without
+        # A trace is made with gradients and checked without them: it holds values alone.
+        if x.requires_grad and not torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
             constant = x.detach().var(tuple(range(1, x.ndim)), correction=0, keepdim=True) <= self.eps
             x = torch.where(constant, x.detach(), x)
         return super().forward(x)
