@@ -13,8 +13,7 @@ from gevit.equivariance import assert_equivariant, measure
 from gevit.group_conv import GroupConv
 from gevit.groups import Cyclic, Dihedral, Group
 from gevit.models import EquivariantModel, official
-from gevit.models.attentive_cnn import AttentiveConv
-from gevit.models.cnn import Border
+from gevit.models.cnn import AttentiveConv, Border
 
 BASELINES = ["z2_cnn", "p4_cnn", "alpha_p4_cnn", "cpvt"]
 EQUIVARIANT = ["p4_cnn", "alpha_p4_cnn"]

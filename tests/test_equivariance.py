@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import copy
 import math
+import pickle
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -129,3 +133,11 @@ def test_outputs_that_are_neither_logits_nor_images_nor_signals(output: Tensor) 
     for check in (measure, assert_equivariant):
         with pytest.raises(ValueError, match=rf"a tensor of {output.ndim} axes, .*expected logits .*unflatten"):
             check(lambda x: {"logits": x.mean((2, 3)), "tokens": output}, IMAGES, Cyclic(4))
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_reports_can_be_copied_and_pickled(again: Callable[[Any], Any]) -> None:
+    report = measure(nn.AvgPool2d(2), torch.randn(1, 1, 8, 8), Cyclic(8))
+    assert str(again(report)) == str(report)
+    for error, found in zip(report, map(again, report), strict=True):
+        assert (found, vars(found)) == (error, vars(error))

@@ -13,7 +13,7 @@ from gevit.data import load_digits, normalize_digits
 from gevit.equivariance import assert_equivariant, measure
 from gevit.groups import Cyclic
 from gevit.layers import InvariantPooling
-from gevit.models import EquivariantModel
+from gevit.models import EquivariantModel, GroupTransformer, Preset
 from gevit.models.registry import SELF_ATTENTION
 
 PARAMETERS = {
@@ -175,6 +175,91 @@ def test_dropout_is_on_in_training_alone() -> None:
     assert not torch.equal(model(x), model(x))
     model.eval()
     assert torch.equal(model(x), model(x))
+
+
+class TestGradients:
+    """They are finite whatever the image, and of one order of magnitude at the start."""
+
+    def check(self, value: float, name: str = "z2_sa", preset: str = "rotmnist", **options: Any) -> None:
+        model = gevit.create_model(name, preset, neighborhood=3, **options)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        side = max(model.smallest_image, 4)
+        images = torch.full((1, model.preset.in_channels, side, side), value)
+        for _ in range(2):
+            loss = nn.functional.cross_entropy(model(images), torch.tensor([1]))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            assert loss.isfinite()
+            assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+    @pytest.mark.parametrize("value", [0.0, 1.0, -0.4242])
+    @pytest.mark.parametrize("backend", ["reference", "factored", "native"])
+    def test_constant_images_in_every_backend(self, backend: str, value: float) -> None:
+        self.check(value, backend=backend)
+
+    @pytest.mark.parametrize("encoding", ["ge", "gsa", "relative"])
+    @pytest.mark.parametrize("name", ["r4_sa", "d1_sa"])
+    def test_a_black_image_in_every_encoding(self, name: str, encoding: str) -> None:
+        self.check(0.0, name, encoding=encoding)
+
+    @pytest.mark.parametrize("preset", ["cifar10", "pcam"])
+    def test_a_black_image_in_every_preset(self, preset: str) -> None:
+        self.check(0.0, "d1_sa", preset)
+
+    def test_plain_sgd_needs_no_warm_up(self) -> None:
+        """Coordinate 0 meets a norm: were it constant there, the first step would drown all other coordinates."""
+        model = gevit.create_model("z2_sa", neighborhood=3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for step in range(10):
+            images, labels = digits(22, count=4), torch.tensor([1, 1, 1, 1])
+            loss = nn.functional.cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            if step == 0:
+                sizes = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None])
+                assert sizes.max() < 1000 * sizes.median()
+            optimizer.step()
+            assert loss.isfinite()
+        assert max(p.abs().max().item() for p in model.parameters()) < 10
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+class TestGraphs:
+    """A model as a graph gives the model's logits, for images of the size it was made with."""
+
+    def small(self, backend: str, neighborhood: int | None = 3) -> GroupTransformer:
+        preset = Preset(1, num_classes=3, image_size=8, width=8, blocks=(1,), widen=(1,), crops=(1,))
+        return GroupTransformer(Cyclic(4), preset, neighborhood, heads=2, backend=backend).eval()
+
+    @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit:DeprecationWarning")
+    @pytest.mark.parametrize("neighborhood", [3, None])
+    def test_traced(self, neighborhood: int | None) -> None:
+        model = self.small("factored", neighborhood)
+        traced = torch.jit.trace(model, torch.randn(2, 1, 8, 8))
+        images = torch.randn(2, 1, 8, 8)
+        torch.testing.assert_close(traced(images), model(images))
+
+    @pytest.mark.parametrize("backend", ["reference"])
+    def test_exported_for_batches_of_any_size(self, backend: str) -> None:
+        model, shapes = self.small(backend), ({0: torch.export.Dim("batch")},)
+        exported = torch.export.export(model, (torch.randn(2, 1, 8, 8),), dynamic_shapes=shapes).module()
+        for count in (1, 3):
+            images = torch.randn(count, 1, 8, 8)
+            torch.testing.assert_close(exported(images), model(images))
+
+    def test_gradients_of_torch_func(self) -> None:
+        """Also those of a black image, which norms stop."""
+        model = self.small("reference")
+        parameters: dict[str, torch.Tensor] = dict(model.named_parameters())
+
+        def loss(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
+            logits = torch.func.functional_call(model, parameters, torch.zeros(1, 1, 8, 8))
+            return nn.functional.cross_entropy(logits, torch.tensor([1]))
+
+        found = torch.func.grad(loss)(parameters)
+        wanted = torch.autograd.grad(loss(parameters), list(parameters.values()))
+        torch.testing.assert_close(list(found.values()), list(wanted))
 
 
 @pytest.mark.usefixtures("unchecked_shapes")

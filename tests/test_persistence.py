@@ -199,6 +199,61 @@ class TestDamage:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"neighborhood": 20001}, "neighborhood must be at most 255, got 20001"),
+        ({"neighborhood": 4}, "neighborhood must be odd"),
+        ({"neighborhood": "5"}, "neighborhood must be a positive integer, got '5'"),
+        ({"in_channels": 10**9}, "in_channels must be at most 10,000"),
+        ({"num_classes": 10**9}, "num_classes must be at most 100,000"),
+        ({"num_classes": True}, "num_classes must be a positive integer, got True"),
+        ({"num_classes": 4}, "classes must have 4 entries"),
+        ({"image_size": -1}, "image_size must be a positive integer"),
+        ({"name": ["r4_sa"]}, r"name must be text, got \['r4_sa'\]"),
+        ({"name": "r4"}, "unknown model 'r4'.*did you mean 'r4_sa'"),
+        ({"preset": "mnist"}, "unknown preset 'mnist'"),
+        ({"encoding": "x"}, "unknown encoding 'x'"),
+        ({"pooling": None}, "pooling must be text, got None"),
+        ({"classes": None}, "classes must be a list, got None"),
+        ({"classes": "abc"}, "classes must be a list, got 'abc'"),
+        ({"classes": ["a", 1, "c"]}, "classes must be text, got 1"),
+        ({"classes": ["a", "\udc80", "c"]}, "classes must be text that UTF-8 can write"),
+        ({"mean": [float("nan")]}, "mean must hold finite numbers, got nan"),
+        ({"mean": [[0.5]]}, r"mean must hold finite numbers, got \[0.5\]"),
+        ({"std": [float("inf")]}, "std must hold finite numbers, got inf"),
+        ({"trained": []}, "trained must be an object"),
+        ({"surprise": 1}, "unknown field 'surprise'; valid: name, "),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_a_field_that_cannot_be_is_named_before_a_model_is_built(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, object], message: str
+) -> None:
+    monkeypatch.setattr("gevit.persistence.build", lambda *_: pytest.fail("a model was built"))
+    path = saved / "model.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | change), encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"model\.json does not describe a model: {message}"):
+        gevit.load(saved)
+
+
+def test_files_that_are_no_description_at_all(saved: Path) -> None:
+    path = saved / "model.json"
+    content = json.loads(path.read_text("utf-8"))
+    del content["classes"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"model\.json does not describe a model: the field 'classes' is missing"):
+        gevit.load(saved)
+    path.write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"model\.json is damaged"):
+        gevit.load(saved)
+    with path.open("wb") as file:
+        file.truncate(2**33)  # a hole: 8 GB to read, and none on disk
+    with pytest.raises(ValueError, match=r"model\.json does not describe a model: it is larger than"):
+        gevit.load(saved)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
         ({"name": "r5_sa"}, "unknown model 'r5_sa'"),
         ({"name": "z2_sa"}, r"not those of 'z2_sa' here: .*element is float32"),
         ({"preset": "pcam"}, "missing body.stage2_block1.shortcut.0.weight"),

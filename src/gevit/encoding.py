@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gevit.groups import Group
-from gevit.linear import Linear
+from gevit.linear import Linear, Norm
 
 ENCODINGS = ("ge", "gsa", "relative")
 
@@ -94,10 +94,16 @@ def offset_table(group: Group, neighborhood: int) -> OffsetTable:
 
 
 class CoordinateEncoding(nn.Sequential):
-    """The learned function of one coordinate: 1 -> 16 -> channels, with norm and swish between."""
+    """The learned function of one coordinate: 1 -> 16 -> channels, with norm and swish between.
+
+    The biases of the first map start uniform in [-1, 1]. The paper starts them at zero; coordinate 0 then enters the
+    norm as a constant, whose slope there makes the gradient of these biases a million times all others.
+    """
 
     def __init__(self, channels: int, hidden: int = 16) -> None:
-        super().__init__(Linear(1, hidden), nn.GroupNorm(1, hidden, eps=1e-12), nn.SiLU(), Linear(hidden, channels))
+        first = Linear(1, hidden)
+        nn.init.uniform_(first.bias, -1, 1)
+        super().__init__(first, Norm(hidden), nn.SiLU(), Linear(hidden, channels))
 
     def forward(self, coordinates: Float[Tensor, n]) -> Float[Tensor, "n channels"]:
         """Encode each coordinate."""
@@ -164,17 +170,20 @@ class PositionalEncoding(nn.Module):
 
     def forward(self, height: int, width: int) -> Positions:
         """Tabulate rho_P for images of this size."""
-        rows, columns, row_index, column_index, index = self._table(height, width)
+        height, width = int(height), int(width)  # numbers also to a tracer, which sees sizes as tensors
+        side = global_neighborhood(height, width) if self.neighborhood is None else self.neighborhood
+        rows, columns, row_index, column_index, index = self._table(side)
         with full_precision(rows.device):
             space = torch.cat([self.row(rows)[row_index], self.column(columns)[column_index]], dim=-1)
         element = space.new_empty(0, 0) if self.element is None else self.element
-        return Positions(space, element, _clip(index, height, width), self.element_index, self.own_query)
+        offset_index = _clip(index.view(-1, side, side), global_neighborhood(height, width)).flatten(1)
+        return Positions(space, element, offset_index, self.element_index, self.own_query)
 
-    def _table(self, height: int, width: int) -> list[Tensor]:
+    def _table(self, side: int) -> list[Tensor]:
         if self.neighborhood is not None:
             return [getattr(self, f"_{name}") for name in OffsetTable._fields]
         # Global attention is local attention over every offset that the image has.
-        return [self._tensor(table) for table in offset_table(self.group, global_neighborhood(height, width))]
+        return [self._tensor(table) for table in offset_table(self.group, side)]
 
     def _tensor(self, table: np.ndarray) -> Tensor:
         like = next(self.row.parameters())
@@ -191,10 +200,7 @@ def global_neighborhood(height: int, width: int) -> int:
     return 2 * max(height, width) - 1
 
 
-def _clip(offset_index: Int[Tensor, "outputs neighbors"], height: int, width: int) -> Int[Tensor, "outputs fewer"]:
-    """Drop the offsets that no two pixels of an image of this size have."""
-    side = round(offset_index.shape[1] ** 0.5)
-    excess = (side - global_neighborhood(height, width)) // 2
-    if excess <= 0:
-        return offset_index
-    return offset_index.view(-1, side, side)[:, excess:-excess, excess:-excess].flatten(1)
+def _clip(offsets: Int[Tensor, "outputs side side"], largest: int) -> Int[Tensor, "outputs fewer fewer"]:
+    """Drop the offsets beyond the largest that an image has."""
+    excess = max(0, offsets.shape[1] - largest) // 2
+    return offsets[:, excess : offsets.shape[1] - excess, excess : offsets.shape[2] - excess]

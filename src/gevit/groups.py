@@ -1,8 +1,13 @@
-"""Finite subgroups of O(2): tables, matrices, and actions on images and on group signals.
+"""Finite groups of rotations and reflections (subgroups of O(2)): how they compose, and how they transform features.
+
+A group H is a set of such transformations that is closed under composition; |H| is how many it has. An image has one
+value per pixel and channel. A signal on the group has one per pixel, channel and element of H: |H| feature maps per
+channel, `[batch, channels, |H|, height, width]`, each the response to one orientation. Transforming the input moves the
+pixels of an image; of a signal it moves the pixels and permutes the group axis.
 
 An element is an integer, `0` being the identity. Matrices act on `(row, column)` vectors of a grid whose rows
-run downwards, so the standard rotation matrix turns a picture counter-clockwise, as `torch.rot90` does. The
-reflection that generates `Dihedral(n)` mirrors left and right.
+run downwards, so the standard rotation matrix rotates a picture counter-clockwise, as `torch.rot90` does. The
+reflection that generates `Dihedral(n)` flips left and right.
 """
 
 from __future__ import annotations

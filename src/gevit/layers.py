@@ -1,6 +1,8 @@
-"""Equivariant layers: lifting, group attention, norm, block, pooling.
+"""Equivariant layers: lifting, group attention, block, pooling.
 
-Images are `[batch, channels, height, width]`, signals on the group `[batch, channels, |H|, height, width]`.
+Images are `[batch, channels, height, width]`. Lifting takes an image to a signal on the group H, one map for each of
+its |H| elements, `[batch, channels, |H|, height, width]`; the layers after it take signals to signals, and pooling
+over group and space gives what no rotation or reflection of H changes.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from gevit._checks import (
 from gevit.attention import BACKENDS, Projections, attend_projected
 from gevit.encoding import ENCODINGS, PositionalEncoding
 from gevit.groups import Group
-from gevit.linear import Pointwise
+from gevit.linear import Norm, Pointwise
 
 POOLINGS = ("max_mean", "sum_max")
 
@@ -168,13 +170,6 @@ class GroupAttention(_Attention):
         """Attend on the group."""
         check_signal(x, self.in_channels, self.group)
         return self._attend(x)
-
-
-class Norm(nn.GroupNorm):
-    """One norm over channels, group and space: what the paper calls layer normalisation."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__(1, channels, eps=1e-12)
 
 
 class Crop(nn.Module):

@@ -1,4 +1,4 @@
-"""Linear maps with the paper's initialisation."""
+"""What layers are made of: linear maps with the paper's initialisation, and the paper's norm."""
 
 from __future__ import annotations
 
@@ -26,6 +26,26 @@ class Pointwise(Linear):
         """Map the channel axis."""
         weight, columns = self.weight.expand(x.shape[0], -1, -1), x.flatten(2)
         bias = self.weight.new_zeros(()) if self.bias is None else self.bias[:, None]
-        flat = torch.baddbmm(bias, weight, columns)
-        out: Tensor = flat.unflatten(2, x.shape[2:])
+        out: Tensor = torch.baddbmm(bias, weight, columns).unflatten(2, x.shape[2:])
         return out
+
+
+class Norm(nn.GroupNorm):
+    """One norm over channels, group and space: what the paper calls layer normalisation, with the authors' eps.
+
+    The norm of a constant map jumps from the bias to a unit spread as soon as the map varies by more than
+    sqrt(eps), with a slope of 1 / sqrt(eps), a million. An all-zero image makes every map of a new network constant,
+    and such slopes, multiplied from layer to layer, overflow. So a constant map passes no gradient; values are
+    untouched.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(1, channels, eps=1e-12)
+
+    def forward(self, x: Float[Tensor, "batch channels *domain"]) -> Float[Tensor, "batch channels *domain"]:
+        """Normalise each entry of the batch."""
+        # A trace is made with gradients and checked without them: it holds values alone.
+        if x.requires_grad and not torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+            constant = x.detach().var(tuple(range(1, x.ndim)), correction=0, keepdim=True) <= self.eps
+            x = torch.where(constant, x.detach(), x)
+        return super().forward(x)

@@ -16,13 +16,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
+from gevit._checks import check_choice
 from gevit.files import write_aside
 from gevit.models.base import EquivariantModel
 from gevit.models.info import FORMAT, ModelInfo
-from gevit.models.registry import build
+from gevit.models.registry import build, list_models
 
 IN_RUN_FOLDER = "model.safetensors"
 _DIGEST = "gevit_sha256"
+_LARGEST_INFO = 2**24
 
 
 def save(model: nn.Module, info: ModelInfo, path: str | Path) -> None:
@@ -56,7 +58,7 @@ def load(path: str | Path, backend: str = "auto") -> EquivariantModel:
     ('a', 'b')
     """
     weights_path, info_path = _pair(path)
-    text = _read_info(info_path)
+    text, info = _read_info(info_path)
     metadata, state = _read_weights(weights_path)
     if _DIGEST not in metadata:
         raise ValueError(
@@ -68,7 +70,6 @@ def load(path: str | Path, backend: str = "auto") -> EquivariantModel:
             f"{weights_path.name} and {info_path.name} in {weights_path.parent} do not belong together, or one of them "
             "was changed or damaged; take both from where they were saved, or save the model again"
         )
-    info = ModelInfo.from_json(text.decode())
     model = _blank(info, backend)
     _check_fit(state, model.state_dict(), f"the weights in {weights_path} are not those of {info.name!r} here")
     model.load_state_dict(state)
@@ -102,11 +103,13 @@ def _digest(text: bytes, state: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _read_info(path: Path) -> bytes:
-    text = _existing(path).read_bytes()
+def _read_info(path: Path) -> tuple[bytes, ModelInfo]:
+    if _existing(path).stat().st_size > _LARGEST_INFO:
+        raise ValueError(f"{path} does not describe a model: it is larger than {_LARGEST_INFO:,} bytes")
+    text = path.read_bytes()
     try:
         content = json.loads(text)
-    except ValueError as error:  # of the JSON, or of the characters in it
+    except (ValueError, RecursionError) as error:  # of the JSON, or of the characters in it
         raise ValueError(f"{path} is damaged: {error}; take it from where it was saved") from error
     version = content.get("format") if isinstance(content, dict) else None
     if not isinstance(version, int):
@@ -116,7 +119,12 @@ def _read_info(path: Path) -> bytes:
             f"{path} has format {version}, written by a newer gevit; this one reads up to {FORMAT}: "
             "pip install --upgrade gevit"
         )
-    return text
+    try:
+        info = ModelInfo.from_json(text.decode())
+        check_choice("model", info.name, list_models())
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path} does not describe a model: {error}") from error
+    return text, info
 
 
 def _read_weights(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:

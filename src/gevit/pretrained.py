@@ -25,22 +25,24 @@ def create_model(
     backend: str = "auto",
     pretrained: bool = False,
 ) -> EquivariantModel:
-    """Build a model by name.
+    """Build a classifier of images by name, with random or pretrained weights.
 
     Args:
-        name: one of `list_models()`: `z2_sa` (translations only), `r4_sa` ... (rotations), `d4_sa` ... (rotations
-            and reflections), all of them a `GroupTransformer`; and baselines: `z2_cnn`, `p4_cnn` (group convolutions),
-            `alpha_p4_cnn` (attentive ones) and `cpvt` (a vision transformer with conditional positional encoding).
-        preset: the architecture: `"rotmnist"`, `"cifar10"` or `"pcam"`.
+        name: one of `gevit.list_models()`. The transformers are `z2_sa` (equivariant to translations), `r4_sa` to
+            `r16_sa` (also to that many rotations) and `d1_sa` to `d8_sa` (also to reflections); each is a
+            `GroupTransformer`. The baselines are `z2_cnn` (a plain CNN), `p4_cnn` (group convolutions),
+            `alpha_p4_cnn` (attentive group convolutions) and `cpvt` (a plain vision transformer).
+        preset: the architecture, named after the data set it was made for: `"rotmnist"`, `"cifar10"` or `"pcam"`.
         in_channels: channels of the images, if other than the preset's.
         num_classes: number of classes, if other than the preset's.
-        neighborhood: odd side of the square around a pixel that it attends to; None for the whole image.
-        encoding: `"ge"` (the paper), `"gsa"` (GSA-Nets, not equivariant) or `"relative"` (|H| times fewer terms).
-        pooling: `"max_mean"` (the paper) or `"sum_max"` (the authors' code).
+        neighborhood: side of the square of pixels that each pixel attends to, an odd number; None for the whole image.
+        encoding: the positional encoding: `"ge"` (the paper), `"gsa"` (GSA-Nets, not equivariant) or `"relative"`
+            (equivariant, and faster on large groups).
+        pooling: how feature maps become logits: `"max_mean"` (the paper) or `"sum_max"` (the authors' code).
         backend: how attention is computed, see `gevit.attention`. This and the three before it are options of the
-            self-attention models: a baseline takes only their defaults.
-        pretrained: load the weights that come with the package, in evaluation mode. They bring their own options, and
-            are refused if you ask for others; classes, normalisation and history are the model's `info`.
+            transformers `*_sa`: a baseline takes only their defaults.
+        pretrained: load the weights that come with the package, in evaluation mode. Options other than theirs are
+            refused. Their classes, normalisation and training are in `model.info`.
 
     >>> model = create_model("r4_sa")
     >>> sum(p.numel() for p in model.parameters())
@@ -58,8 +60,8 @@ def create_model(
     check_choice("model", name, list_models())
     check_choice("preset", preset, PRESETS)
     model = load(pretrained_path(name, preset), backend)
-    for option, value in options.items():
-        trained, default = getattr(info_of(model), option), inspect.signature(create_model).parameters[option].default
+    for option, trained in info_of(model).options.items():
+        value, default = options[option], inspect.signature(create_model).parameters[option].default
         if value not in (trained, default):
             raise ValueError(f"the pretrained {name} has {option}={trained!r}, not {value!r}; leave {option} out")
     return model

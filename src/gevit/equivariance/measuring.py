@@ -41,6 +41,9 @@ class RelativeError(float):
         error.name, error.mean, error.exact = name, mean, exact
         return error
 
+    def __reduce__(self) -> tuple[type[RelativeError], tuple[float, float, str, bool]]:
+        return RelativeError, (float(self), self.mean, self.name, self.exact)
+
     @property
     def worst(self) -> float:
         """The worst relative error: the value itself."""

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
+from gevit._checks import check_choice, check_count, check_neighborhood
+from gevit.encoding import ENCODINGS
+from gevit.layers import POOLINGS
+from gevit.models.presets import PRESETS
+
 FORMAT = 1
+
+# Far beyond any model here; a file that says more would only take memory.
+_LARGEST = {"in_channels": 10_000, "num_classes": 100_000, "neighborhood": 255, "image_size": 100_000}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelInfo:
-    """What it takes to rebuild a model and to use it.
+    """What it takes to rebuild a model and to use it. Fields of a wrong type or out of range are refused.
 
     Attributes:
         name: one of `gevit.list_models()`.
@@ -47,15 +56,39 @@ class ModelInfo:
     trained: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for what, values, wanted in (
-            ("classes", self.classes, self.num_classes),
-            ("mean", self.mean, self.in_channels),
-            ("std", self.std, self.in_channels),
-        ):
+        for name in ("name", "preset", "encoding", "pooling", "data"):
+            _check_text(name, getattr(self, name))
+        check_choice("preset", self.preset, PRESETS)
+        check_choice("encoding", self.encoding, ENCODINGS)
+        check_choice("pooling", self.pooling, POOLINGS)
+        check_neighborhood(self.neighborhood)
+        for name in ("in_channels", "num_classes", "image_size"):
+            check_count(name, getattr(self, name))
+        for name, largest in _LARGEST.items():
+            if (getattr(self, name) or 0) > largest:
+                raise ValueError(f"{name} must be at most {largest:,}, got {getattr(self, name)}")
+        for name, wanted in (("classes", self.num_classes), ("mean", self.in_channels), ("std", self.in_channels)):
+            values = getattr(self, name)
+            if not isinstance(values, tuple):
+                raise TypeError(f"{name} must be a list, got {values!r:.80}")
             if len(values) != wanted:
-                raise ValueError(f"{what} must have {wanted} entries for this model, got {len(values)}: {values}")
+                raise ValueError(f"{name} must have {wanted} entries for this model, got {len(values)}")
+        for label in self.classes:
+            _check_text("classes", label)
+        for name in ("mean", "std"):
+            for value in getattr(self, name):
+                if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                    raise ValueError(f"{name} must hold finite numbers, got {value!r:.80}")
         if not all(spread > 0 for spread in self.std):
             raise ValueError(f"std must be positive, got {self.std}")
+        if not isinstance(self.trained, dict):
+            raise TypeError(f"trained must be an object of facts by name, got {self.trained!r:.80}")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `create_model` takes besides name and preset."""
+        names = ("in_channels", "num_classes", "neighborhood", "encoding", "pooling")
+        return {name: getattr(self, name) for name in names}
 
     def normalize(self, images: Tensor) -> Tensor:
         """Pixels in [0, 1], `[..., channels, height, width]`, as the model takes them: (x - mean) / std."""
@@ -71,6 +104,23 @@ class ModelInfo:
         """Read what `to_json` wrote."""
         content = json.loads(text)
         del content["format"]
+        fields = {field.name: field for field in dataclasses.fields(ModelInfo)}
+        for name in content.keys() - fields.keys():
+            raise ValueError(f"unknown field {name!r:.80}; valid: {', '.join(fields)}")
+        for name, field_ in fields.items():
+            optional = field_.default is not dataclasses.MISSING or field_.default_factory is not dataclasses.MISSING
+            if name not in content and not optional:
+                raise ValueError(f"the field {name!r} is missing")
         for name in ("classes", "mean", "std"):
-            content[name] = tuple(content[name])
+            if isinstance(content[name], list):
+                content[name] = tuple(content[name])
         return ModelInfo(**content)
+
+
+def _check_text(what: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be text, got {value!r:.80}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{what} must be text that UTF-8 can write, got {value!r:.80}") from error

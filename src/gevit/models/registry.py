@@ -8,9 +8,8 @@ from collections.abc import Callable
 
 from gevit._checks import check_choice, check_count
 from gevit.groups import Cyclic, Dihedral, Group
-from gevit.models.attentive_cnn import alpha_p4_cnn
 from gevit.models.base import EquivariantModel
-from gevit.models.cnn import p4_cnn, z2_cnn
+from gevit.models.cnn import alpha_p4_cnn, p4_cnn, z2_cnn
 from gevit.models.cpvt import cpvt
 from gevit.models.info import ModelInfo
 from gevit.models.presets import PRESETS, Preset
@@ -54,25 +53,7 @@ def build_model(
     pooling: str = "max_mean",
     backend: str = "auto",
 ) -> EquivariantModel:
-    """Build a model by name, with random weights; `gevit.create_model` does this and loads trained ones too.
-
-    Args:
-        name: one of `list_models()`: `z2_sa` (translations only), `r4_sa` ... (rotations), `d4_sa` ... (rotations
-            and reflections), all of them a `GroupTransformer`; and baselines: `z2_cnn`, `p4_cnn` (group convolutions),
-            `alpha_p4_cnn` (attentive ones) and `cpvt` (a vision transformer with conditional positional encoding).
-        preset: the architecture: `"rotmnist"`, `"cifar10"` or `"pcam"`.
-        in_channels: channels of the images, if other than the preset's.
-        num_classes: number of classes, if other than the preset's.
-        neighborhood: odd side of the square around a pixel that it attends to; None for the whole image.
-        encoding: `"ge"` (the paper), `"gsa"` (GSA-Nets, not equivariant) or `"relative"` (|H| times fewer terms).
-        pooling: `"max_mean"` (the paper) or `"sum_max"` (the authors' code).
-        backend: how attention is computed, see `gevit.attention`. This and the three before it are options of the
-            self-attention models: a baseline takes only their defaults.
-
-    >>> model = build_model("r4_sa")
-    >>> sum(p.numel() for p in model.parameters())
-    44428
-    """
+    """Build a model by name, with random weights; the arguments are those of `gevit.create_model`."""
     check_choice("model", name, list_models())
     architecture = PRESETS[check_choice("preset", preset, PRESETS)]
     if in_channels is not None:
@@ -94,27 +75,14 @@ def build_model(
 
 def build(info: ModelInfo, backend: str = "auto") -> EquivariantModel:
     """The model that is described, with random weights."""
-    return build_model(
-        info.name,
-        info.preset,
-        in_channels=info.in_channels,
-        num_classes=info.num_classes,
-        neighborhood=info.neighborhood,
-        encoding=info.encoding,
-        pooling=info.pooling,
-        backend=backend,
-    )
+    return build_model(info.name, info.preset, **info.options, backend=backend)
 
 
 def _check_defaults(name: str, **options: object) -> None:
     for option, value in options.items():
-        default = _default(option)
+        default = inspect.signature(build_model).parameters[option].default
         if value != default:
             raise ValueError(
                 f"{option}={value!r} is an option of the self-attention models, which {name} is not; "
                 f"leave it at its default, {default!r}"
             )
-
-
-def _default(option: str) -> object:
-    return inspect.signature(build_model).parameters[option].default
