@@ -73,6 +73,13 @@ def test_state_holds_no_tables() -> None:
     assert {name.split(".")[0] for name in names} == {"row", "column", "element"}
 
 
+def test_coordinates_are_encoded_smoothly_at_the_start() -> None:
+    """With zero biases, coordinate 0 would enter the norm as a constant, where the slope is a million."""
+    encode = PositionalEncoding(Cyclic(4), 5, 3).row.double()
+    slopes = encode(torch.linspace(-1, 1, 2001).double()).diff(dim=0).abs() * 1000
+    assert 0.1 < slopes.max() < 100
+
+
 def test_unknown_encoding() -> None:
     with pytest.raises(ValueError, match="unknown encoding 'absolute'; valid: ge, gsa, relative"):
         element_table("absolute", Cyclic(4))

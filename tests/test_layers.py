@@ -7,8 +7,8 @@ from torch import nn
 import gevit
 from gevit.equivariance import assert_equivariant, measure
 from gevit.groups import Cyclic, Dihedral, Group
-from gevit.layers import Block, Crop, InvariantPooling, MaxPool, Norm
-from gevit.linear import Pointwise
+from gevit.layers import Block, Crop, InvariantPooling, MaxPool
+from gevit.linear import Norm, Pointwise
 
 GROUPS: list[Group] = [Cyclic(1), Cyclic(3), Cyclic(4), Cyclic(8), Dihedral(1), Dihedral(2), Dihedral(4)]
 SIZES = [(8, 8), (7, 7), (6, 9)]
@@ -80,6 +80,20 @@ class TestMaxPool:
         assert torch.equal(MaxPool(truncate=True)(x), nn.functional.max_pool3d(x, (1, 2, 2)))
         with pytest.raises(AssertionError, match="not equivariant"):
             assert_equivariant(MaxPool(truncate=True), x, Cyclic(4))
+
+
+def test_a_constant_map_passes_no_gradient_through_a_norm() -> None:
+    """Its slope would be a million; other maps of the batch, and all values, are those of the plain norm."""
+    norm, plain = Norm(3), nn.GroupNorm(1, 3, eps=1e-12)
+    x = torch.randn(2, 3, 4, 5, 6)
+    x[1] = 0.7
+    x.requires_grad_()
+    weights = torch.randn(2, 3, 4, 5, 6)
+    (grad,), (wanted,) = (torch.autograd.grad((layer(x) * weights).sum(), x) for layer in (norm, plain))
+    assert torch.equal(norm(x), plain(x))
+    assert torch.equal(grad[0], wanted[0])
+    assert wanted[1].abs().max() > 1e5
+    assert not grad[1].any()
 
 
 def test_initialisation() -> None:

@@ -177,6 +177,53 @@ def test_dropout_is_on_in_training_alone() -> None:
     assert torch.equal(model(x), model(x))
 
 
+class TestGradients:
+    """They are finite whatever the image, and of one order of magnitude at the start."""
+
+    def check(self, value: float, name: str = "z2_sa", preset: str = "rotmnist", **options: Any) -> None:
+        model = gevit.create_model(name, preset, neighborhood=3, **options)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        side = max(model.smallest_image, 4)
+        images = torch.full((1, model.preset.in_channels, side, side), value)
+        for _ in range(2):
+            loss = nn.functional.cross_entropy(model(images), torch.tensor([1]))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            assert loss.isfinite()
+            assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+    @pytest.mark.parametrize("value", [0.0, 1.0, -0.4242])
+    @pytest.mark.parametrize("backend", ["reference", "factored", "native"])
+    def test_constant_images_in_every_backend(self, backend: str, value: float) -> None:
+        self.check(value, backend=backend)
+
+    @pytest.mark.parametrize("encoding", ["ge", "gsa", "relative"])
+    @pytest.mark.parametrize("name", ["r4_sa", "d1_sa"])
+    def test_a_black_image_in_every_encoding(self, name: str, encoding: str) -> None:
+        self.check(0.0, name, encoding=encoding)
+
+    @pytest.mark.parametrize("preset", ["cifar10", "pcam"])
+    def test_a_black_image_in_every_preset(self, preset: str) -> None:
+        self.check(0.0, "d1_sa", preset)
+
+    def test_plain_sgd_needs_no_warm_up(self) -> None:
+        """Coordinate 0 meets a norm: were it constant there, the first step would drown all other coordinates."""
+        model = gevit.create_model("z2_sa", neighborhood=3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for step in range(10):
+            images, labels = digits(22, count=4), torch.tensor([1, 1, 1, 1])
+            loss = nn.functional.cross_entropy(model(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            if step == 0:
+                sizes = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None])
+                assert sizes.max() < 1000 * sizes.median()
+            optimizer.step()
+            assert loss.isfinite()
+        assert max(p.abs().max().item() for p in model.parameters()) < 10
+
+
 @pytest.mark.usefixtures("unchecked_shapes")
 class TestBadInput:
     def test_names(self) -> None:

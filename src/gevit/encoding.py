@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gevit.groups import Group
-from gevit.linear import Linear
+from gevit.linear import Linear, Norm
 
 ENCODINGS = ("ge", "gsa", "relative")
 
@@ -94,10 +94,15 @@ def offset_table(group: Group, neighborhood: int) -> OffsetTable:
 
 
 class CoordinateEncoding(nn.Sequential):
-    """The learned function of one coordinate: 1 -> 16 -> channels, with norm and swish between."""
+    """The learned function of one coordinate: 1 -> 16 -> channels, with norm and swish between.
+
+    The biases of the first map start uniform in [-1, 1]. The paper starts them at zero; coordinate 0 then enters the
+    norm as a constant, whose slope there makes the gradient of these biases a million times all others.
+    """
 
     def __init__(self, channels: int, hidden: int = 16) -> None:
-        super().__init__(Linear(1, hidden), nn.GroupNorm(1, hidden, eps=1e-12), nn.SiLU(), Linear(hidden, channels))
+        super().__init__(Linear(1, hidden), Norm(hidden), nn.SiLU(), Linear(hidden, channels))
+        nn.init.uniform_(self[0].bias, -1, 1)
 
     def forward(self, coordinates: Float[Tensor, n]) -> Float[Tensor, "n channels"]:
         """Encode each coordinate."""

@@ -23,7 +23,7 @@ from gevit._checks import (
 from gevit.attention import BACKENDS, attend, attend_projected
 from gevit.encoding import ENCODINGS, PositionalEncoding
 from gevit.groups import Group
-from gevit.linear import Pointwise
+from gevit.linear import Norm, Pointwise
 
 POOLINGS = ("max_mean", "sum_max")
 
@@ -168,13 +168,6 @@ class GroupAttention(_Attention):
         """Attend on the group."""
         check_signal(x, self.in_channels, self.group)
         return self._attend(x)
-
-
-class Norm(nn.GroupNorm):
-    """One norm over channels, group and space: what the paper calls layer normalisation."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__(1, channels, eps=1e-12)
 
 
 class Crop(nn.Module):

@@ -1,4 +1,4 @@
-"""Linear maps with the paper's initialisation."""
+"""What layers are made of: linear maps with the paper's initialisation, and the paper's norm."""
 
 from __future__ import annotations
 
@@ -28,3 +28,23 @@ class Pointwise(Linear):
         bias = self.weight.new_zeros(()) if self.bias is None else self.bias[:, None]
         flat = torch.baddbmm(bias, weight, columns)
         return flat.view(len(x), self.out_features, *x.shape[2:])
+
+
+class Norm(nn.GroupNorm):
+    """One norm over channels, group and space: what the paper calls layer normalisation, with the authors' eps.
+
+    The norm of a constant map jumps from the bias to a unit spread as soon as the map varies by more than
+    sqrt(eps), with a slope of 1 / sqrt(eps), a million. An all-zero image makes every map of a new network constant,
+    and such slopes, multiplied from layer to layer, overflow. So a constant map passes no gradient; values are
+    untouched.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(1, channels, eps=1e-12)
+
+    def forward(self, x: Float[Tensor, "batch channels *domain"]) -> Float[Tensor, "batch channels *domain"]:
+        """Normalise each entry of the batch."""
+        if x.requires_grad:
+            constant = x.detach().var(tuple(range(1, x.ndim)), correction=0, keepdim=True) <= self.eps
+            x = torch.where(constant, x.detach(), x)
+        return super().forward(x)

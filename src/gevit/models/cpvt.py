@@ -11,8 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gevit.groups import Cyclic
-from gevit.layers import Norm
-from gevit.linear import Linear, Pointwise
+from gevit.linear import Linear, Norm, Pointwise
 from gevit.models.base import EquivariantModel
 from gevit.models.presets import Preset
 

@@ -21,8 +21,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from gevit._checks import check_choice
-from gevit.layers import Block, GroupAttention, LiftingAttention, MaxPool, Norm
-from gevit.linear import Pointwise
+from gevit.layers import Block, GroupAttention, LiftingAttention, MaxPool
+from gevit.linear import Norm, Pointwise
 from gevit.models.registry import SELF_ATTENTION, build_model
 from gevit.models.transformer import GroupTransformer
 

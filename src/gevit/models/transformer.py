@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import nn
 
 from gevit.groups import Group
-from gevit.layers import Block, GroupAttention, LiftingAttention, MaxPool, Norm
-from gevit.linear import Pointwise
+from gevit.layers import Block, GroupAttention, LiftingAttention, MaxPool
+from gevit.linear import Norm, Pointwise
 from gevit.models.base import EquivariantModel
 from gevit.models.presets import Preset
 
