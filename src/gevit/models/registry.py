@@ -60,7 +60,8 @@ def build_model(
         name: one of `list_models()`: `z2_sa` (translations only), `r4_sa` ... (rotations), `d4_sa` ... (rotations
             and reflections), all of them a `GroupTransformer`; and baselines: `z2_cnn`, `p4_cnn` (group convolutions),
             `alpha_p4_cnn` (attentive ones) and `cpvt` (a vision transformer with conditional positional encoding).
-        preset: the architecture: `"rotmnist"`, `"cifar10"` or `"pcam"`.
+        preset: the architecture: `"rotmnist"`, `"cifar10"`, `"pcam"` (the paper's) or `"nano"` (self-attention after
+            a stem of group convolutions, which learns faster from few images).
         in_channels: channels of the images, if other than the preset's.
         num_classes: number of classes, if other than the preset's.
         neighborhood: odd side of the square around a pixel that it attends to; None for the whole image.
@@ -80,6 +81,8 @@ def build_model(
     if num_classes is not None:
         architecture = dataclasses.replace(architecture, num_classes=check_count("num_classes", num_classes))
     if name in _BASELINES:
+        if architecture.stem:
+            raise ValueError(f"preset {preset!r} is an architecture of the self-attention models, which {name} is not")
         _check_defaults(name, neighborhood=neighborhood, encoding=encoding, pooling=pooling, backend=backend)
         return _BASELINES[name](architecture)
     return GroupTransformer(

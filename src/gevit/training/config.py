@@ -30,7 +30,7 @@ class TrainConfig:
     data_root: str | None = _setting(None, "where data sets are; default: $GEVIT_DATA or the user's cache")
     out: str | None = _setting(None, "folder of the run; default: runs/MODEL-DATA")
 
-    preset: str | None = _setting(None, "architecture: rotmnist, cifar10 or pcam; default: the one made for the data")
+    preset: str | None = _setting(None, "architecture: rotmnist, cifar10, pcam or nano; default: by the data")
     encoding: str = _setting("ge", "positional encoding", ("ge", "gsa", "relative"))
     neighborhood: int | None = _setting(5, "odd side of the neighbourhood, or 'global'")
     pooling: str = _setting("max_mean", "invariant head", ("max_mean", "sum_max"))
