@@ -229,8 +229,8 @@ class TestGraphs:
     """A model as a graph gives the model's logits, for images of the size it was made with."""
 
     def small(self, backend: str, neighborhood: int | None = 3) -> GroupTransformer:
-        preset = Preset(1, num_classes=3, image_size=8, width=8, blocks=(1,), widen=(1,), crops=(1,))
-        return GroupTransformer(Cyclic(4), preset, neighborhood, heads=2, backend=backend).eval()
+        preset = Preset(1, num_classes=3, image_size=8, width=8, blocks=(1,), widen=(1,), crops=(1,), heads=2)
+        return GroupTransformer(Cyclic(4), preset, neighborhood, backend=backend).eval()
 
     @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit:DeprecationWarning")
     @pytest.mark.parametrize("neighborhood", [3, None])

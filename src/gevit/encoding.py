@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -111,6 +112,15 @@ class CoordinateEncoding(nn.Sequential):
         for layer in self:
             encoded = layer(encoded)
         return encoded
+
+    @torch.no_grad()
+    def fit(self, coordinates: Float[Tensor, n], values: Float[Tensor, "n few"]) -> None:
+        """Set the last map so that the first channels take these values there, and the others 0 (least squares)."""
+        *features, last = self
+        assert isinstance(last, Linear)
+        hidden = nn.Sequential(*features)(coordinates[:, None])
+        wanted = F.pad(values, (0, last.out_features - values.shape[1]))
+        last.weight.copy_((torch.linalg.pinv(hidden) @ wanted).T)
 
 
 class Positions(NamedTuple):

@@ -27,7 +27,12 @@ from gevit.encoding import ENCODINGS, PositionalEncoding
 from gevit.groups import Group
 from gevit.linear import Norm, Pointwise
 
+INITIALISATIONS = ("paper", "convolution")
 POOLINGS = ("max_mean", "sum_max")
+
+# How attention starts that starts like a convolution: the fall of a score per square pixel, what the wanted element is
+# worth, and the share of the usual content scores.
+SHARPNESS, PREFERENCE, CONTENT = 3.0, 2.0, 0.3
 
 
 class _Attention(nn.Module):
@@ -142,6 +147,8 @@ class GroupAttention(_Attention):
         encoding: `"ge"` (the paper), `"gsa"` (GSA-Nets, not equivariant) or `"relative"` (|H| times fewer terms).
         dropout: rate of attention dropout.
         backend: see `gevit.attention`.
+        initialisation: `"paper"`, or `"convolution"`: each head starts by looking at one offset and one element, as a
+            filter tap does; global attention, which has no pixel grid of its own, always starts as in the paper.
     """
 
     def __init__(
@@ -154,6 +161,7 @@ class GroupAttention(_Attention):
         encoding: str = "ge",
         dropout: float = 0.0,
         backend: str = "auto",
+        initialisation: str = "paper",
     ) -> None:
         super().__init__(group, in_channels, out_channels, heads, neighborhood, dropout, backend)
         check_choice("encoding", encoding, ENCODINGS)
@@ -163,6 +171,45 @@ class GroupAttention(_Attention):
                 f"out_channels must be at least 6 (row, column and element share half of it), got {out_channels}"
             )
         self.positions = PositionalEncoding(group, neighborhood, part, self.head_channels - 2 * part, encoding)
+        check_choice("initialisation", initialisation, INITIALISATIONS)
+        if initialisation == "convolution" and neighborhood is not None:
+            self._start_like_a_convolution(neighborhood // 2)
+
+    @torch.no_grad()
+    def _start_like_a_convolution(self, radius: int) -> None:
+        """Start each head k at an offset t_k of the 3x3 pixels around the centre and at an element e_k:
+
+            score = -SHARPNESS |offset - t_k|^2 + PREFERENCE [element = e_k] + weak content,
+
+        within the parameters of rho_P and the bias of the query. Expanded, the square is a sum of products of (r^2, r),
+        which rho_P is fitted to, with (-1, 2 t_k), which the query's bias holds; t_k^2 is the same for all keys. The
+        fit is exact for quarter turns and flips up to 15x15, and approximate for finer rotations.
+        """
+        part = self.head_channels // 3
+        if part < 2:
+            raise ValueError(
+                f"initialisation='convolution' needs out_channels of at least 12 (two channels of a head for each "
+                f"coordinate), got {self.out_channels}"
+            )
+        root = math.sqrt(self.in_channels)  # scores are divided by it
+        size = SHARPNESS * radius**2 * root / 2
+        for function, name in ((self.positions.row, "_rows"), (self.positions.column, "_columns")):
+            coordinates = self.positions.get_buffer(name)
+            function.fit(coordinates, size * torch.stack([coordinates**2, coordinates], dim=1))
+        element = self.positions.element
+        assert element is not None
+        codes = F.normalize(nn.init.orthogonal_(torch.empty_like(element)), dim=1)
+        element.copy_(PREFERENCE * root * codes)
+
+        self.query.weight.mul_(CONTENT)
+        taps = torch.cartesian_prod(torch.arange(self.group.order), *2 * [torch.arange(-1, 2)])
+        chosen = taps[torch.randperm(len(taps))[torch.arange(self.heads) % len(taps)]]
+        rows, columns = (chosen[:, 1:] / max(radius, 1)).T
+        assert self.query.bias is not None
+        bias = self.query.bias.view(self.head_channels, self.heads)
+        for first, target in ((0, rows), (part, columns)):
+            bias[first], bias[first + 1] = -2, 4 * target
+        bias[2 * part :] = codes[chosen[:, 0]].T
 
     def forward(
         self, x: Float[Tensor, "batch channels order height width"]
@@ -223,6 +270,55 @@ class Block(nn.Module):
         x = self.attention(x) + self.shortcut(x)
         y: Tensor = self.mlp(x) + x
         return y
+
+
+class PreNormBlock(nn.Module):
+    """A transformer block as is usual today: x + attention(norm(x)), then x + mlp(norm(x)), with batch norms.
+
+    A batch norm scales every channel alike at all elements and pixels, so it commutes with the group.
+    """
+
+    def __init__(self, attention: GroupAttention, dropout: float = 0.0) -> None:
+        super().__init__()
+        width, hidden = attention.out_channels, 2 * attention.out_channels
+        self.attention = nn.Sequential(nn.BatchNorm3d(width), attention, nn.Dropout(check_rate("dropout", dropout)))
+        self.mlp = nn.Sequential(
+            nn.BatchNorm3d(width), Pointwise(width, hidden), nn.SiLU(), Pointwise(hidden, width), nn.Dropout(dropout)
+        )
+
+    def forward(
+        self, x: Float[Tensor, "batch channels order height width"]
+    ) -> Float[Tensor, "batch channels order height width"]:
+        """Apply the block."""
+        x = x + self.attention(x)
+        y: Tensor = x + self.mlp(x)
+        return y
+
+
+class Downsample(nn.Module):
+    """Halves height and width after a blur, and commutes exactly with quarter turns and flips.
+
+    The sampled points must be the same seen from either end. An even side keeps the middles between its pixels, blurred
+    by (1, 3, 3, 1) / 8, n / 2 of them; an odd side keeps every other pixel from the first to the last, blurred by
+    (1, 2, 1) / 4, (n + 1) / 2 of them. Outside, the border pixel goes on. A side of 1 stays.
+    """
+
+    def forward(
+        self, x: Float[Tensor, "batch channels order height width"]
+    ) -> Float[Tensor, "batch channels order rows columns"]:
+        """Blur and sample the last two axes."""
+        planes = x.flatten(0, 2)[:, None]
+        planes = self._halve(self._halve(planes).transpose(-1, -2)).transpose(-1, -2)
+        return planes.view(*x.shape[:3], *planes.shape[-2:])
+
+    @staticmethod
+    def _halve(planes: Float[Tensor, "planes 1 height width"]) -> Float[Tensor, "planes 1 rows width"]:
+        side = planes.shape[-2]
+        if side == 1:
+            return planes
+        blur = planes.new_tensor([1, 3, 3, 1] if side % 2 == 0 else [1, 2, 1])
+        blur = (blur / blur.sum()).view(1, 1, -1, 1)
+        return F.conv2d(F.pad(planes, (0, 0, 1, 1), mode="replicate"), blur, stride=(2, 1))
 
 
 class MaxPool(nn.Module):

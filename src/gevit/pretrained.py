@@ -32,7 +32,9 @@ def create_model(
             `r16_sa` (also to that many rotations) and `d1_sa` to `d8_sa` (also to reflections); each is a
             `GroupTransformer`. The baselines are `z2_cnn` (a plain CNN), `p4_cnn` (group convolutions),
             `alpha_p4_cnn` (attentive group convolutions) and `cpvt` (a plain vision transformer).
-        preset: the architecture, named after the data set it was made for: `"rotmnist"`, `"cifar10"` or `"pcam"`.
+        preset: the architecture. The paper's are named after the data sets they were made for: `"rotmnist"`,
+            `"cifar10"` and `"pcam"`. `"nano"`, for digits and thumbnails, has a stem of group convolutions before
+            attention and learns from fewer images; it is for the transformers `*_sa` only.
         in_channels: channels of the images, if other than the preset's.
         num_classes: number of classes, if other than the preset's.
         neighborhood: side of the square of pixels that each pixel attends to, an odd number; None for the whole image.

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from gevit._checks import check_choice
 from gevit.equivariance.measuring import RelativeError, compare
-from gevit.layers import GroupAttention, LiftingAttention, MaxPool
+from gevit.group_conv import GroupConv
+from gevit.layers import Downsample, GroupAttention, LiftingAttention, MaxPool
 from gevit.models.base import EquivariantModel
 from gevit.models.transformer import GroupTransformer
 
@@ -138,8 +139,10 @@ def _reach_and_stride(model: GroupTransformer, layer: str) -> tuple[int, int]:
     reach, stride = 0, 1
     for name, module in [("lifting", model.lifting), *model.body.items()]:
         for part in module.modules():
-            if isinstance(part, MaxPool):
-                reach, stride = reach + stride, 2 * stride
+            if isinstance(part, (MaxPool, Downsample)):
+                reach, stride = reach + 2 * stride, 2 * stride
+            elif isinstance(part, GroupConv):
+                reach += stride * (part.size // 2)
             elif isinstance(part, (LiftingAttention, GroupAttention)):
                 if part.neighborhood is None:
                     raise NothingToShow("global attention sees the border of an image from everywhere")

@@ -1,4 +1,4 @@
-"""The paper's architectures, one for each data set."""
+"""The architectures: the paper's, one for each data set, and those with a convolutional stem."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ class Preset:
         in_channels: channels of the images.
         num_classes: number of classes.
         image_size: side of the images the architecture was made for (others work too).
-        width: channels of the lifting layer.
+        width: channels of the first stage.
+        stem: channels of the group convolutions before attention, each followed by down-sampling; the first lifts.
+            Blocks are then pre-norm, with attention that starts like a convolution. Without a stem, attention lifts,
+            and blocks are the paper's.
+        heads: attention heads.
         blocks: number of blocks of each stage; stages are separated by a 2x2 max-pool.
         widen: factor on the width at the first block of each stage.
         crops: pixels cropped on each side by each block.
@@ -38,6 +42,8 @@ class Preset:
     value_dropout: float = 0.0
     input_dropout: float = 0.0
     pool_dropout: float = 0.0
+    stem: tuple[int, ...] = ()
+    heads: int = 9
 
 
 PRESETS = {
@@ -74,5 +80,17 @@ PRESETS = {
         norm_after_block=True,
         pool_last=True,
         value_dropout=0.1,
+    ),
+    "nano": Preset(
+        in_channels=1,
+        num_classes=10,
+        image_size=28,
+        width=16,
+        blocks=(4,),
+        widen=(1,),
+        crops=(0, 0, 0, 0),
+        attention_dropout=0.0,
+        stem=(8, 16),
+        heads=6,
     ),
 }

@@ -61,6 +61,8 @@ def build_model(
     if num_classes is not None:
         architecture = dataclasses.replace(architecture, num_classes=check_count("num_classes", num_classes))
     if name in _BASELINES:
+        if architecture.stem:
+            raise ValueError(f"preset {preset!r} is an architecture of the self-attention models, which {name} is not")
         _check_defaults(name, neighborhood=neighborhood, encoding=encoding, pooling=pooling, backend=backend)
         return _BASELINES[name](architecture)
     return GroupTransformer(

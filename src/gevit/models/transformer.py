@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from torch import nn
 
+from gevit.group_conv import GroupConv
 from gevit.groups import Group
-from gevit.layers import Block, GroupAttention, LiftingAttention, MaxPool
+from gevit.layers import Block, Downsample, GroupAttention, LiftingAttention, MaxPool, PreNormBlock
 from gevit.linear import Norm, Pointwise
 from gevit.models.base import EquivariantModel
 from gevit.models.presets import Preset
 
 
 class GroupTransformer(EquivariantModel):
-    """Lifting, stages of blocks with a max-pool between them, a linear map to the classes, invariant pooling.
+    """Lifting (by attention, or by a stem of convolutions), stages of blocks, a map to the classes, invariant pooling.
 
     Args:
         group: the group the network is equivariant to, besides translations.
@@ -20,7 +21,6 @@ class GroupTransformer(EquivariantModel):
         neighborhood: odd side of the square around a pixel that it attends to; None for the whole image.
         encoding: `"ge"`, `"gsa"` or `"relative"`.
         pooling: `"max_mean"` or `"sum_max"`.
-        heads: number of attention heads.
         backend: see `gevit.attention`.
     """
 
@@ -33,22 +33,33 @@ class GroupTransformer(EquivariantModel):
         neighborhood: int | None = 5,
         encoding: str = "ge",
         pooling: str = "max_mean",
-        heads: int = 9,
         backend: str = "auto",
     ) -> None:
-        lifting = LiftingAttention(
-            group, preset.in_channels, preset.width, heads, neighborhood, preset.attention_dropout, backend
-        )
-        super().__init__(group, preset, nn.Sequential(lifting, Norm(preset.width), nn.SiLU()), pooling)
+        dropout = preset.attention_dropout
+        if preset.stem:
+            lifting = _convolution(group, preset.in_channels, preset.stem[0], 5, lifting=True)
+        else:
+            attention = LiftingAttention(
+                group, preset.in_channels, preset.width, preset.heads, neighborhood, dropout, backend
+            )
+            lifting = nn.Sequential(attention, Norm(preset.width), nn.SiLU())
+        super().__init__(group, preset, lifting, pooling)
+        self._add_stem()
+
         width, crops = preset.width, iter(preset.crops)
+        initialisation = "convolution" if preset.stem else "paper"
         for stage, (blocks, widen) in enumerate(zip(preset.blocks, preset.widen, strict=True), start=1):
             for block in range(1, blocks + 1):
-                wider = width * (widen if block == 1 else 1)
-                attention = GroupAttention(
-                    group, width, wider, heads, neighborhood, encoding, preset.attention_dropout, backend
+                wider, crop = width * (widen if block == 1 else 1), next(crops)
+                layer = GroupAttention(
+                    group, width, wider, preset.heads, neighborhood, encoding, dropout, backend, initialisation
                 )
                 width = wider
-                self.body[f"stage{stage}_block{block}"] = Block(attention, next(crops), preset.value_dropout)
+                self.body[f"stage{stage}_block{block}"] = (
+                    PreNormBlock(layer, preset.value_dropout)
+                    if preset.stem
+                    else Block(layer, crop, preset.value_dropout)
+                )
                 if preset.norm_after_block:
                     self.body[f"stage{stage}_norm{block}"] = Norm(width)
                     self.body[f"stage{stage}_act{block}"] = nn.SiLU()
@@ -56,7 +67,17 @@ class GroupTransformer(EquivariantModel):
                 self.body[f"stage{stage}_pool"] = MaxPool()
                 if preset.pool_dropout:
                     self.body[f"stage{stage}_dropout"] = nn.Dropout(preset.pool_dropout)
+        if preset.stem:
+            self.body["norm"] = nn.BatchNorm3d(width)
         self.body["classes"] = Pointwise(width, preset.num_classes, bias=False)
+
+    def _add_stem(self) -> None:
+        """Down-sampling after each convolution of the stem, the first of which is the lifting."""
+        widths = self.preset.stem
+        for index, width in enumerate(widths, start=1):
+            self.body[f"stem_pool{index}"] = Downsample()
+            if index < len(widths):
+                self.body[f"stem_conv{index + 1}"] = _convolution(self.group, width, widths[index], 3)
 
     @property
     def smallest_image(self) -> int:
@@ -68,3 +89,8 @@ class GroupTransformer(EquivariantModel):
             elif isinstance(layer, Block):
                 side += 2 * layer.crop
         return side
+
+
+def _convolution(group: Group, width: int, wider: int, size: int, lifting: bool = False) -> nn.Sequential:
+    convolution = GroupConv(group, width, wider, size, padding=size // 2, lifting=lifting)
+    return nn.Sequential(convolution, nn.BatchNorm3d(wider), nn.SiLU())

@@ -62,7 +62,7 @@ class TrainConfig:
     out: str | None = _setting("run", None, "folder of the run; default: runs/MODEL-DATA", may_change=True)
 
     preset: str | None = _setting(
-        "network", None, "architecture: rotmnist, cifar10 or pcam; default: the one made for the data"
+        "network", None, "architecture: rotmnist, cifar10, pcam or nano; default: the one made for the data"
     )
     encoding: str = _setting("network", "ge", "positional encoding", choices=("ge", "gsa", "relative"))
     neighborhood: int | None = _setting("network", 5, "odd side of the neighbourhood, or 'global'", COUNT)

@@ -1,0 +1,142 @@
+"""Networks with a stem of group convolutions, and what they are made of."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gevit
+from gevit.equivariance import assert_equivariant, measure
+from gevit.equivariance.comparison import compare_translation
+from gevit.groups import Cyclic, Dihedral, Group
+from gevit.layers import Downsample, PreNormBlock
+from gevit.models.registry import SELF_ATTENTION
+
+
+def trained_a_little(name: str, encoding: str) -> nn.Module:
+    torch.manual_seed(0)
+    model = gevit.create_model(name, "nano", encoding=encoding).double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(3):
+        images, labels = torch.randn(4, 1, 13, 13, dtype=torch.float64), torch.randint(10, (4,))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    return model.eval()
+
+
+@pytest.mark.parametrize("name", SELF_ATTENTION)
+def test_nano_is_small_for_every_group(name: str) -> None:
+    assert sum(p.numel() for p in gevit.create_model(name, "nano").parameters()) <= 45_000
+
+
+@pytest.mark.parametrize("encoding", ["ge", "relative"])
+@pytest.mark.parametrize("name", ["r4_sa", "r8_sa", "d1_sa", "d4_sa"])
+def test_nano_is_equivariant_for_every_size(name: str, encoding: str) -> None:
+    model = trained_a_little(name, encoding)
+    for size in ((13, 17), (8, 8), (1, 1)):
+        x = torch.randn(2, 1, *size, dtype=torch.float64)
+        for module in (model, model.forward_features):
+            assert_equivariant(module, x, SELF_ATTENTION[name], tolerance=1e-10)  # type: ignore[arg-type]
+
+
+def test_what_is_not_equivariant_is_found() -> None:
+    assert measure(trained_a_little("r4_sa", "gsa"), torch.randn(1, 1, 13, 13).double(), Cyclic(4)).worst > 1e-6
+    assert measure(trained_a_little("z2_sa", "ge"), torch.randn(1, 1, 13, 13).double(), Cyclic(4)).worst > 1e-3
+
+
+@pytest.mark.parametrize("backend", ["reference", "factored"])
+def test_backends_agree_on_nano(backend: str) -> None:
+    model = gevit.create_model("d4_sa", "nano")
+    model(torch.randn(16, 1, 14, 15))  # batch norms see some images: random networks without them grow out of bounds
+    model.eval()
+    other = gevit.create_model("d4_sa", "nano", backend=backend).eval()
+    other.load_state_dict(model.state_dict())
+    x = torch.randn(1, 1, 14, 15)
+    expected = model(x)
+    assert (other(x) - expected).abs().max() < 1e-5 * expected.abs().max()
+
+
+@pytest.mark.parametrize("group", [Cyclic(4), Cyclic(8), Dihedral(4)], ids=str)
+@pytest.mark.parametrize("size", [(8, 8), (7, 7), (6, 9), (1, 4)])
+def test_downsampling_commutes_with_the_group_and_keeps_constants(group: Group, size: tuple[int, int]) -> None:
+    x = torch.randn(2, 3, group.order, *size, dtype=torch.float64)
+    assert_equivariant(Downsample(), x, group, tolerance=1e-12)
+    halves = Downsample()(torch.ones_like(x))
+    assert halves.shape[-2:] == tuple((side + 1) // 2 for side in size)
+    torch.testing.assert_close(halves, torch.ones_like(halves))
+
+
+def test_downsampling_removes_what_half_the_pixels_cannot_show() -> None:
+    stripes = torch.tensor([1.0, -1.0]).repeat(8).expand(1, 1, 1, 16, 16)
+    assert Downsample()(stripes)[..., 1:-1, 1:-1].abs().max() < 1e-6
+    assert stripes[..., ::2, ::2].abs().min() == 1
+
+
+def test_translations_of_a_stem() -> None:
+    model = gevit.create_model("r4_sa", "nano", neighborhood=3).eval()
+    assert compare_translation(model, torch.randn(1, 20, 20), "stage1_block2").error.worst < 1e-4
+
+
+def test_block_is_equivariant_in_training_and_evaluation() -> None:
+    group = Dihedral(4)
+    block = PreNormBlock(gevit.GroupAttention(group, 12, 12, heads=2, neighborhood=3)).double()
+    x = torch.randn(2, 12, 8, 5, 6, dtype=torch.float64)
+    assert_equivariant(block.train(), x, group)
+    assert_equivariant(block.eval(), x, group)
+
+
+class TestStartsLikeAConvolution:
+    @staticmethod
+    def scores(layer: gevit.GroupAttention) -> tuple[Tensor, Tensor]:
+        """Scores of every offset (as output element 0 sees it) and of every element, for each head, without content."""
+        positions = layer.positions(9, 9)
+        bias = layer.query.bias.view(layer.head_channels, layer.heads) / layer.in_channels**0.5
+        parts = positions.space.shape[1]
+        return positions.space[positions.offset_index[0]] @ bias[:parts], positions.element @ bias[parts:]
+
+    @pytest.mark.parametrize("neighborhood", [3, 5, 7])
+    @pytest.mark.parametrize("group", [Cyclic(1), Cyclic(4), Dihedral(4)], ids=str)
+    def test_each_head_prefers_one_tap(self, group: Group, neighborhood: int) -> None:
+        layer = gevit.GroupAttention(group, 24, 24, 5, neighborhood, initialisation="convolution")
+        offsets, elements = self.scores(layer)
+        best = offsets.argmax(0)
+        centre = neighborhood // 2
+        rows, columns = best // neighborhood - centre, best % neighborhood - centre
+        assert rows.abs().max() <= 1
+        assert columns.abs().max() <= 1
+        margins = offsets.topk(2, dim=0).values
+        assert (margins[0] - margins[1]).min() > 1  # the nearest pixels are e^-1 as likely or less
+        if group.order > 1:
+            top = elements.topk(2, dim=0).values
+            # Where a head has a channel for each element they do not disturb each other.
+            assert (top[0] - top[1]).min() > (0.5 if group.order <= layer.positions(9, 9).element.shape[1] else 0)
+
+    def test_heads_differ_and_the_seed_decides(self) -> None:
+        layers = []
+        for seed in (0, 0, 1):
+            torch.manual_seed(seed)
+            layers.append(gevit.GroupAttention(Cyclic(4), 12, 12, heads=6, initialisation="convolution"))
+        assert torch.equal(layers[0].query.bias, layers[1].query.bias)
+        assert not torch.equal(layers[0].query.bias, layers[2].query.bias)
+        offsets, elements = self.scores(layers[0])
+        assert len({(int(a), int(b)) for a, b in zip(offsets.argmax(0), elements.argmax(0), strict=True)}) > 3
+
+    def test_global_attention_starts_as_in_the_paper(self) -> None:
+        layers = []
+        for initialisation in ("paper", "convolution"):
+            torch.manual_seed(0)
+            layers.append(gevit.GroupAttention(Cyclic(4), 12, 12, neighborhood=None, initialisation=initialisation))
+        assert torch.equal(layers[0].query.bias, layers[1].query.bias)
+
+    def test_too_few_channels_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="at least 12"):
+            gevit.GroupAttention(Cyclic(4), 8, 8, initialisation="convolution")
+        with pytest.raises(ValueError, match="unknown initialisation"):
+            gevit.GroupAttention(Cyclic(4), 12, 12, initialisation="xavier")
+
+
+def test_baselines_have_no_stem_preset() -> None:
+    with pytest.raises(ValueError, match="self-attention"):
+        gevit.create_model("p4_cnn", "nano")
