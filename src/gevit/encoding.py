@@ -24,14 +24,37 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from gevit._checks import check_choice
 from gevit.groups import Group
 from gevit.linear import Linear, Norm
 
-ENCODINGS = ("ge", "gsa", "relative")
+Elements = Int[Tensor, "#outputs #queries #keys"]
+
+
+def _ge(group: Group, h: Elements, query: Elements, key: Elements) -> Elements:
+    """h^-1 h~ h^^-1 h~"""
+    product, inverse = group.product, group.inverse
+    return product[inverse[h], product[product[query, inverse[key]], query]]
+
+
+def _gsa(group: Group, h: Elements, query: Elements, key: Elements) -> Elements:
+    """h h~^-1 h^"""
+    return group.product[group.product[h, group.inverse[query]], key]
+
+
+def _relative(group: Group, h: Elements, query: Elements, key: Elements) -> Elements:
+    """h^-1 h^"""
+    return group.product[group.inverse[h], key]
+
+
+# By name, the element that rho_P sees, as a function of h, h~ and h^.
+ENCODINGS = {"ge": _ge, "gsa": _gsa, "relative": _relative}
+# Encodings in which output h has the one query h~ = h.
+OWN_QUERY = {"relative"}
 
 
 def element_table(encoding: str, group: Group) -> Int[Tensor, "outputs queries keys"]:
-    """The element that rho_P sees for every (h, h~, h^); `relative` has one query per output, h~ = h.
+    """The element that rho_P sees for every (h, h~, h^); those of `OWN_QUERY` have one query per output, h~ = h.
 
     >>> from gevit.groups import Cyclic
     >>> element_table("relative", Cyclic(3))[:, 0]
@@ -39,17 +62,9 @@ def element_table(encoding: str, group: Group) -> Int[Tensor, "outputs queries k
             [2, 0, 1],
             [1, 2, 0]])
     """
-    product, inverse = group.product, group.inverse
     elements = torch.arange(group.order)
     h, query, key = elements[:, None, None], elements[None, :, None], elements[None, None, :]
-    match encoding:
-        case "ge":
-            return product[inverse[h], product[product[query, inverse[key]], query]]
-        case "gsa":
-            return product[product[h, inverse[query]], key]
-        case "relative":
-            return product[inverse[h], key]
-    raise ValueError(f"unknown encoding {encoding!r}; valid: {', '.join(ENCODINGS)}")
+    return ENCODINGS[check_choice("encoding", encoding, ENCODINGS)](group, h, query, key)
 
 
 class OffsetTable(NamedTuple):
@@ -170,7 +185,7 @@ class PositionalEncoding(nn.Module):
         else:
             self.register_parameter("element", None)
             elements = torch.zeros(group.order, 1, 1, dtype=torch.long)
-        self.own_query = bool(element_channels) and encoding == "relative"
+        self.own_query = bool(element_channels) and encoding in OWN_QUERY
 
         # Tables follow from the group: they move with the module but are no part of its state.
         self.register_buffer("element_index", elements, persistent=False)

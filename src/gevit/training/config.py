@@ -64,7 +64,7 @@ class TrainConfig:
     preset: str | None = _setting(
         "network", None, "architecture: rotmnist, cifar10, pcam or nano; default: the one made for the data"
     )
-    encoding: str = _setting("network", "ge", "positional encoding", choices=("ge", "gsa", "relative"))
+    encoding: str = _setting("network", "ge", "positional encoding: ge, gsa or relative")
     neighborhood: int | None = _setting("network", 5, "odd side of the neighbourhood, or 'global'", COUNT)
     pooling: str = _setting("network", "max_mean", "invariant head", choices=("max_mean", "sum_max"))
     backend: str = _setting(
