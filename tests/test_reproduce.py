@@ -226,7 +226,7 @@ def test_interrupted_anywhere_nothing_is_repeated_and_nothing_lost(tmp_path: Pat
     assert [path.name for path in results.iterdir()] == [first]
     kept = (results / first).stat().st_mtime_ns
 
-    killed_before_its_name = Life(words, tmp_path, Sketched(At("pathlib.Path.replace", 1, die, "_seed0")))
+    killed_before_its_name = Life(words, tmp_path, Sketched(At("pathlib.Path.replace", 1, die, "table2")))
     assert killed_before_its_name.end() == -signal.SIGKILL
     assert [path.name for path in results.glob("[!.]*")] == [first]
 
