@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-LARGEST_FILE = 100_000  # bytes; the settings of a run take about 1,000
+LARGEST_FILE = 20_000  # bytes; the settings of a run take about 1,000
 LONGEST_VALUE = 80  # characters of a value that an error shows
 
 
@@ -221,14 +221,17 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is too large for a file of settings: more than {LARGEST_FILE:,} bytes")
     try:
         text = content.decode()
-        # An alias stands for a copy, and a few copies of copies for gigabytes.
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
-            raise ValueError(f"{path} has an alias (*name), which settings do not need: write the value out")
+        depth = 0
+        for event in yaml.parse(text, yaml.SafeLoader):
+            # An alias stands for a copy, and a few copies of copies for gigabytes; deep nesting takes minutes to read.
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > 2 or isinstance(event, yaml.AliasEvent):
+                raise ValueError(f"{path} has aliases (*name) or nested values; write settings as 'name: value' lines")
         settings = yaml.safe_load(text)
     except yaml.MarkedYAMLError as error:
         line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ValueError(f"{path} is not a YAML file: {_short(str(error.problem))}{line}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a YAML file: {_short(' '.join(str(error).split()))}") from error
     if settings is None:
         return {}
