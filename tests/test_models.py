@@ -243,7 +243,7 @@ class TestGraphs:
         images = torch.randn(2, 1, 8, 8)
         torch.testing.assert_close(traced(images), model(images))
 
-    @pytest.mark.parametrize("backend", ["reference"])
+    @pytest.mark.parametrize("backend", ["reference", "factored"])
     def test_exported_for_batches_of_any_size(self, backend: str) -> None:
         model, shapes = self.small(backend), ({0: torch.export.Dim("batch")},)
         exported = torch.export.export(model, (torch.randn(2, 1, 8, 8),), dynamic_shapes=shapes).module()
