@@ -46,6 +46,7 @@ class Norm(nn.GroupNorm):
         """Normalise each entry of the batch."""
         # A trace is made with gradients and checked without them: it holds values alone.
         if x.requires_grad and not torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
-            constant = x.detach().var(tuple(range(1, x.ndim)), correction=0, keepdim=True) <= self.eps
-            x = torch.where(constant, x.detach(), x)
+            low, high = x.detach().flatten(1).aminmax(dim=1)
+            constant = high - low <= math.sqrt(self.eps)
+            x = torch.where(constant.view(-1, *[1] * (x.ndim - 1)), x.detach(), x)
         return super().forward(x)

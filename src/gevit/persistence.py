@@ -53,7 +53,7 @@ def load(path: str | Path, backend: str = "auto") -> EquivariantModel:
     >>> info = ModelInfo(name="z2_sa", preset="rotmnist", in_channels=1, num_classes=2, classes=("a", "b"),
     ...                  image_size=28, mean=(0.5,), std=(0.25,))
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save(build_model("z2_sa", num_classes=2), info, f"{folder}/model.safetensors")
+    ...     save(build(info), info, f"{folder}/model.safetensors")
     ...     load(folder).info.classes
     ('a', 'b')
     """

@@ -107,9 +107,11 @@ def compute(call: Call) -> Tensor:
         return _equation(call)
     arguments = call.arguments()
     inputs = _present(arguments[:DIFFERENTIABLE])
-    needs_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+    tracing = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+    # A trace is made with gradients and checked without them: it keeps nothing, and a backward pass recomputes.
+    needs_gradient = not tracing and torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
     # A graph holds the operator, which has the same gradient; torch.func needs the function around it.
-    in_a_graph = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+    in_a_graph = torch.compiler.is_compiling() or tracing
     attend: Any = torch.ops.gevit.attend if in_a_graph else _Attend.apply
     out: Tensor = attend(*arguments, needs_gradient)[0]
     return out
