@@ -55,7 +55,7 @@ def load(
     if model.group.reflections and model.group.rotations > 1:
         warnings.warn(
             f"the authors' tables for {model.group} are not those of a group, so weights trained with them give "
-            "other logits here; train on from them, or train anew",
+            "other logits here; fine-tune them, or train from scratch",
             stacklevel=2,
         )
     for layer in model.modules():
