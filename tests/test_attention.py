@@ -77,7 +77,7 @@ def test_gradcheck(backend: str, encoding: str, neighborhood: int | None) -> Non
             positions = positions._replace(element=element[0])
         return attend(q, k, v, positions, scale=0.7, backend=backend)
 
-    assert torch.autograd.gradcheck(function, problem.inputs())
+    assert torch.autograd.gradcheck(function, problem.inputs(), fast_mode=True)
 
 
 @pytest.mark.parametrize("backend", FAST)
@@ -195,7 +195,7 @@ def threads(count: int) -> Iterator[None]:
 
 def results(backend: str, dtype: torch.dtype) -> list[Tensor]:
     torch.manual_seed(0)
-    problem = make_problem(Dihedral(4), size=(9, 7), neighborhood=5, batch=3, dtype=dtype)
+    problem = make_problem(Dihedral(2), size=(9, 7), batch=3, dtype=dtype)
     out = problem.attend(backend, 0.1)
     return [out, *gradients(problem, out)]
 
@@ -211,7 +211,7 @@ def test_the_kernel_is_bitwise_the_same_for_any_number_of_threads(dtype: torch.d
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", [1, 3])
 def test_factored_is_bitwise_repeatable_with_as_many_threads(count: int) -> None:
     """PyTorch's matrix products depend on the number of threads and on the processor."""
     with threads(count):
