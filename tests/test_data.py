@@ -168,7 +168,7 @@ def test_stratified_split_keeps_the_classes_in_proportion() -> None:
 
 
 def test_names() -> None:
-    assert list_datasets() == ["digits", "digits-upright", "rotmnist", "rotmnist-rebuilt", "cifar10", "pcam"]
+    assert {"digits", "digits-upright", "rotmnist", "rotmnist-rebuilt", "cifar10", "pcam"} <= set(list_datasets())
     with pytest.raises(ValueError, match="unknown data set 'rotminst'.*did you mean 'rotmnist'"):
         open_dataset("rotminst")
     with pytest.raises(FileNotFoundError, match="no folder nowhere/at_all"):

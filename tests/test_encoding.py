@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from gevit.encoding import PositionalEncoding, element_table, offset_table
+from gevit.encoding import ENCODINGS, Elements, PositionalEncoding, element_table, offset_table
 from gevit.groups import Cyclic, Dihedral, Group
+from gevit.layers import GroupAttention
 
+NOT_EQUIVARIANT = {"gsa"}
 GROUPS: list[Group] = [
     Cyclic(1),
     Cyclic(3),
@@ -32,10 +34,27 @@ def _is_invariant(encoding: str, group: Group) -> bool:
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=str)
-def test_ge_and_relative_are_invariant_and_gsa_is_not(group: Group) -> None:
-    assert _is_invariant("ge", group)
-    assert _is_invariant("relative", group)
-    assert _is_invariant("gsa", group) == (group.order == 1)
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_every_encoding_but_gsa_is_invariant(encoding: str, group: Group) -> None:
+    assert _is_invariant(encoding, group) == (encoding not in NOT_EQUIVARIANT or group.order == 1)
+
+
+@pytest.mark.parametrize("ignored", ["output", "query", "key"])
+def test_an_encoding_that_ignores_an_element_has_a_full_table(ignored: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel reads |H|^3 entries."""
+
+    def partial(group: Group, h: Elements, query: Elements, key: Elements) -> Elements:
+        first, second = {"output": (query, key), "query": (h, key), "key": (h, query)}[ignored]
+        return group.product[group.inverse[first], second]
+
+    monkeypatch.setitem(ENCODINGS, "partial", partial)
+    assert element_table("partial", Cyclic(3)).shape == (3, 3, 3)
+    layers = {}
+    for backend in ("reference", "auto"):
+        torch.manual_seed(0)
+        layers[backend] = GroupAttention(Cyclic(3), 6, 6, 2, 3, "partial", backend=backend)
+    x = torch.randn(1, 6, 3, 4, 4)
+    torch.testing.assert_close(layers["auto"](x), layers["reference"](x))
 
 
 def test_tables_are_the_papers_for_rotations() -> None:

@@ -64,7 +64,9 @@ def element_table(encoding: str, group: Group) -> Int[Tensor, "outputs queries k
     """
     elements = torch.arange(group.order)
     h, query, key = elements[:, None, None], elements[None, :, None], elements[None, None, :]
-    return ENCODINGS[check_choice("encoding", encoding, ENCODINGS)](group, h, query, key)
+    table = ENCODINGS[check_choice("encoding", encoding, ENCODINGS)](group, h, query, key)
+    # An encoding may ignore one of the three; backends read a full table.
+    return table.expand(group.order, 1 if encoding in OWN_QUERY else group.order, group.order).contiguous()
 
 
 class OffsetTable(NamedTuple):

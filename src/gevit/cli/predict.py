@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
     from gevit.evaluation.predict import Prediction
 
+# How many files a warning names.
+NAMED = 3
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gevit predict`."""
@@ -61,16 +64,18 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print("[\n" + ",\n".join(json.dumps(prediction.to_json()) for prediction in predictions) + "\n]")
     elif readable and sys.stdout.isatty():
-        Console().print(_table(readable, f"The model expects {expected}."))
+        Console().print(_table(readable))
+        print(f"The model expects {printable(expected)}.")
     else:
         for prediction in readable:
             print(_line(prediction))
-    inverted = sum(prediction.looks_inverted for prediction in readable)
-    if 2 * inverted > len(readable):
-        remedy = "without --invert" if args.invert else "with --invert"
+    inverted = [printable(prediction.path) for prediction in readable if prediction.looks_inverted]
+    if inverted:
+        more = f" and {len(inverted) - NAMED} more" if len(inverted) > NAMED else ""
         print(
-            f"gevit predict: warning: {inverted} of {len(readable)} images look inverted: the model expects "
-            f"{printable(expected)}; try it {remedy}",
+            f"gevit predict: warning: {len(inverted)} of {len(readable)} images look inverted to this model, which "
+            f"expects {printable(expected)}: {', '.join(inverted[:NAMED])}{more}; try them "
+            f"{'without' if args.invert else 'with'} --invert",
             file=sys.stderr,
         )
     unreadable = [prediction for prediction in predictions if prediction.error]
@@ -84,12 +89,12 @@ def _line(prediction: Prediction) -> str:
     return "\t".join([printable(prediction.path), *(f"{printable(name)}\t{share:.4f}" for name, share in pairs)])
 
 
-def _table(predictions: Sequence[Prediction], caption: str) -> Table:
+def _table(predictions: Sequence[Prediction]) -> Table:
     from rich import box
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, caption=escape(printable(caption)), caption_justify="left")
+    table = Table(box=box.SIMPLE_HEAD)
     table.add_column("file", overflow="fold")
     table.add_column("class", overflow="fold")
     table.add_column("probability", justify="right")

@@ -56,7 +56,7 @@ def finish(
         test = evaluate(model, data.test, data.normalize, batch_size, progress)
     some = choose(data.test.labels, IMAGES_BY_ANGLE)
     angles = [360 * k / ANGLES for k in range(ANGLES)]
-    with display.bar("rotating", ANGLES * len(some)) as progress:
+    with display.bar("testing rotated images", ANGLES * len(some)) as progress:
         by_angle = accuracy_by_angle(
             model, data.test.images(some), data.test.labels[some], data.normalize, angles, batch_size, progress
         )
