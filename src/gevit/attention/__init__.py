@@ -18,6 +18,8 @@ Backends:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -31,6 +33,8 @@ from gevit.encoding import Positions, full_precision
 __all__ = ["BACKENDS", "Projections", "attend", "attend_projected"]
 
 BACKENDS = ("auto", "reference", "factored", "native")
+
+_Shape = Sequence[Any]  # numbers or, in a graph, symbols
 
 
 def attend(
@@ -57,7 +61,9 @@ def attend(
     """
     check_choice("backend", backend, BACKENDS)
     check_rate("dropout", dropout)
-    _check_inputs(query, key, value, positions)
+    _check_kinds(query, key, value, positions)
+    _check_shapes(query.shape, key.shape, value.shape, positions)
+    _check_indices(positions)
     return compute(Call(query, key, value, None, positions, query.shape[2], scale, Dropout.draw(dropout), backend))
 
 
@@ -84,6 +90,8 @@ def attend_projected(
         dropout: as in `attend`.
         backend: as in `attend`.
     """
+    projected = (x.shape[0], projections.weight.shape[1] // heads, heads, *x.shape[2:])
+    _check_shapes(projected, projected, projected, positions)
     dtype = torch.promote_types(x.dtype, torch.float32)
     source = x.to(dtype)
     projections = Projections(*[t.to(dtype) for t in projections])
@@ -95,51 +103,57 @@ def attend_projected(
     return out.to(x.dtype)
 
 
-def _check_inputs(query: Tensor, key: Tensor, value: Tensor, positions: Positions) -> None:
-    """Check that the inputs of `attend` fit together: the kernel reads as much memory as their shapes say."""
-    space, element, offset_index, element_index, own_query = positions
-    floating = {"query": query, "key": key, "value": value, "space": space, "element": element}
-    tables = {"offset_index": offset_index, "element_index": element_index}
-
+def _check_kinds(query: Tensor, key: Tensor, value: Tensor, positions: Positions) -> None:
+    """Check dtypes and devices."""
+    floating = {"query": query, "key": key, "value": value, "space": positions.space, "element": positions.element}
     for name, x in floating.items():
         if not x.is_floating_point():
             raise TypeError(f"{name} must be a floating-point tensor, got {x.dtype}")
     if any(x.dtype != query.dtype or x.device != query.device for x in floating.values()):
         kinds = ", ".join(f"{x.dtype} on {x.device}" for x in floating.values())
         raise ValueError(f"query, key, value, space and element must have one dtype and device, got {kinds}")
-    for name, x in tables.items():
+    for name, x in (("offset_index", positions.offset_index), ("element_index", positions.element_index)):
         if x.dtype not in {torch.int32, torch.int64} or x.device != query.device:
             raise ValueError(f"{name} must be int32 or int64 on {query.device}, got {x.dtype} on {x.device}")
 
-    def expect(name: str, *axes: int | str) -> tuple[int, ...]:
-        """The shape of an input, which has a size or, where any will do, a name for each of these axes."""
-        shape = tuple((floating | tables)[name].shape)
+
+def _check_shapes(query: _Shape, key: _Shape, value: _Shape, positions: Positions) -> None:
+    """Check that shapes fit together: the kernel reads as much memory as they say."""
+
+    def expect(name: str, shape: _Shape, *axes: Any) -> _Shape:
+        """`axes` has a size or, where any will do, a name for each axis."""
         fits = [isinstance(axis, str) or axis == size for axis, size in zip(axes, shape, strict=False)]
         if len(shape) != len(axes) or not all(fits):
             expected = ", ".join(str(axis) for axis in axes)
             raise ValueError(f"{name} does not fit the other inputs: expected [{expected}], got {list(shape)}")
         return shape
 
-    batch, channels, heads, queries, height, width = expect(
-        "query", "batch", "channels", "heads", "queries", "height", "width"
-    )
-    keys = expect("key", batch, channels, heads, "keys", height, width)[3]
-    expect("value", batch, channels, heads, keys, height, width)
-    outputs, neighbors = expect("offset_index", queries if own_query else "outputs", "neighbors")
-    expect("element_index", outputs, 1 if own_query else queries, keys)
-    space_channels = expect("space", "offsets", "space channels" if element.numel() else channels)[1]
-    expect("element", "elements", channels - space_channels if element.numel() else "element channels")
+    space, element, offset_index, element_index = (x.shape for x in positions[:4])
+    expect("query", query, "batch", "channels", "heads", "queries", "height", "width")
+    batch, channels, heads, queries, height, width = query
+    keys = expect("key", key, batch, channels, heads, "keys", height, width)[3]
+    expect("value", value, batch, channels, heads, keys, height, width)
+    own = positions.own_query
+    outputs, neighbors = expect("offset_index", offset_index, queries if own else "outputs", "neighbors")
+    expect("element_index", element_index, outputs, 1 if own else queries, keys)
+    has_elements = 0 not in element
+    expect("space", space, "offsets", "space channels" if has_elements else channels)
+    expect("element", element, "elements", channels - space[1] if has_elements else "element channels")
     if 0 in (queries, keys, outputs, height, width):
         raise ValueError(
             "attention needs a pixel and an element of each kind, "
-            f"got query {list(query.shape)}, key {list(key.shape)}, offset_index {list(offset_index.shape)}"
+            f"got query {list(query)}, key {list(key)}, offset_index {list(offset_index)}"
         )
     side = math.isqrt(neighbors)
     if side**2 != neighbors or side % 2 == 0:
         raise ValueError(f"offset_index must have the square of an odd number of neighbours, got {neighbors}")
+
+
+def _check_indices(positions: Positions) -> None:
+    """Check that the tables of indices stay within those of vectors."""
     if torch.compiler.is_compiling():
-        return  # tables have no values yet
-    for name, rows, index in (("offset_index", space, offset_index), ("element_index", element, element_index)):
-        lowest, highest = (int(extreme) for extreme in index.aminmax())
-        if rows.numel() and not 0 <= lowest <= highest < len(rows):
-            raise ValueError(f"{name} must be from 0 to {len(rows) - 1}, got {lowest} to {highest}")
+        return  # there are no values yet
+    for name, vectors in (("offset_index", positions.space), ("element_index", positions.element)):
+        lowest, highest = (int(extreme) for extreme in getattr(positions, name).aminmax())
+        if vectors.numel() and not 0 <= lowest <= highest < len(vectors):
+            raise ValueError(f"{name} must be from 0 to {len(vectors) - 1}, got {lowest} to {highest}")
