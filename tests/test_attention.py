@@ -163,8 +163,11 @@ def test_gradients_of_saturated_softmaxes(backend: str, encoding: str) -> None:
     problem = large._replace(value=problem.value).map(lambda x: x.detach().requires_grad_())
     double = problem.map(lambda x: x.detach().double().requires_grad_())
     found, wanted = problem.attend(backend), double.attend("reference")
-    for mine, theirs in zip(gradients(problem, found), gradients(double, wanted), strict=True):
-        assert relative(mine.double(), theirs, floor=1e-10) < 1e-2  # scores of 1e4 are known to 1e-3
+    wanted_gradients = gradients(double, wanted)
+    # A sum whose terms cancel is known to the rounding of its terms.
+    floor = 1e-5 * max(float(x.abs().max()) for x in wanted_gradients if x.numel())
+    for mine, theirs in zip(gradients(problem, found), wanted_gradients, strict=True):
+        assert relative(mine.double(), theirs, floor) < 1e-2  # scores of 1e4 are known to 1e-3
 
 
 @needs_kernel

@@ -262,7 +262,7 @@ def test_any_picture_and_double_precision(tmp_path: Path) -> None:
         (["rotation", "--layer", "stage9"], "unknown layer 'stage9'; valid: lifting, stage1_block1, stage1_block2"),
         (["rotation", "--channel", "20"], "stage1_block1 has channels 0 to 19, got 20"),
         (["rotation", "--image", "missing.png"], "cannot read missing.png as a picture: No such file"),
-        (["rotation", "--image", __file__], "cannot identify image file"),
+        (["rotation", "--image", __file__], "no image of a known format"),
         (["rotation", "--model", "d1_sa"], "Dihedral(1) has no rotation that moves pixels to pixels"),
         (["reflection", "--model", "r4_sa"], "use a model such as d4_sa"),
         (["errors", "--encoding", "gsa"], "both models are GSA-Nets"),

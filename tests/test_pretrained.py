@@ -25,11 +25,11 @@ def test_pretrained_digits(name: str) -> None:
     assert not model.training
     assert model.info is not None
     digits = open_dataset("digits")
-    images = model.info.normalize(digits.test.images(torch.arange(100)))
+    images = model.info.normalize(digits.test.images(torch.arange(40)))
     with torch.inference_mode():
-        accuracy = (model(images).argmax(1) == digits.test.labels[:100]).float().mean()
+        accuracy = (model(images).argmax(1) == digits.test.labels[:40]).float().mean()
     assert accuracy > 0.9
-    assert_equivariant(model, images[:2], model.group, tolerance=1e-5)
+    assert_equivariant(model, images[:1], model.group, tolerance=1e-5)
     assert f"{100 * model.info.trained['test_accuracy']:.2f}%" in (FOLDER / f"{name}_rotmnist.md").read_text("utf-8")
 
 

@@ -54,7 +54,7 @@ def made_up(study: Study, budget: str, folder: Path, seeds: int = 1) -> None:
                 settings=settings_of(config),
                 data=config.data,
                 data_note="made-up digits & more, 50% of them",
-                data_digest="those",
+                data_digest="v2:those",
                 train_images=config.limit_train or 10_000,
                 valid_images=200,
                 test_images=1000,
@@ -295,7 +295,7 @@ def test_changed_results_are_refused(
         ({"settings": {"lr": 1.0}}, "lr = 1.0 instead of 0.025"),
         ({"budget": "paper"}, "is of budget 'paper', expected 'cpu'"),
         ({"seed": 7}, "is of seed 7, expected 0: it was renamed or copied"),
-        ({"data_digest": "others"}, "are on different data"),
+        ({"data_digest": "v2:others"}, "are on different data"),
         ({"by_angle": {"0": 0.5}}, "has other angles"),
     ],
 )
@@ -571,7 +571,8 @@ def test_other_settings_are_another_run() -> None:
     changes: list[dict[str, Any]] = [{"lr": 0.5}, {"seed": 1}, {"limit_test": 3}]
     changed = [dataclasses.replace(config, **change) for change in changes]
     assert len({runner._run_name(run, data) for run in (config, *changed)}) == 4
-    assert runner._run_name(config, dataclasses.replace(data, note="other data")) != runner._run_name(config, data)
+    other = dataclasses.replace(data, test=data.test.subset(torch.arange(3)))
+    assert runner._run_name(config, other) != runner._run_name(config, data)
     assert runner._run_name(dataclasses.replace(config, out="elsewhere", data_root="x"), data) == runner._run_name(
         config, data
     )

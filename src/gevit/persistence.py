@@ -80,6 +80,8 @@ def load(path: str | Path, backend: str = "auto") -> EquivariantModel:
 def _pair(path: str | Path) -> tuple[Path, Path]:
     """The weights file and the JSON file."""
     path = Path(path)
+    if not path.exists() and not path.suffix:
+        raise ValueError(f"there is no {path}; expected the folder of a run, or a .safetensors file")
     if path.is_dir():
         path = path / IN_RUN_FOLDER
     if path.suffix not in (".safetensors", ".json"):

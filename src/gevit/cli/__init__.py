@@ -37,7 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `gevit` with these arguments; returns the exit code: 2 for an error, 1 for a bug, 130 for Ctrl-C."""
     words = sys.argv[1:] if argv is None else list(argv)
     debug = "--debug" in words  # anywhere: before the command or after it
-    args = _parser().parse_args([word for word in words if word != "--debug"])
+    parser = _parser()
+    args = parser.parse_args([word for word in words if word != "--debug"])
+    if args.command is None:
+        parser.print_help()
+        return 2
     try:
         return int(args.run(args))
     except (Exception, KeyboardInterrupt) as error:
@@ -77,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"gevit {metadata.version('gevit')}")
     parser.add_argument("--debug", action="store_true", help="show where an error comes from; may stand anywhere")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    commands = parser.add_subparsers(dest="command", metavar="command")
     for name, (module, summary) in COMMANDS.items():
         command = importlib.import_module(module)
         parser_of_command = commands.add_parser(name, help=summary, description=summary, formatter_class=_Help)

@@ -215,6 +215,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Settings from a YAML file, with the names checked."""
     import yaml
 
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {path}; expected a YAML file of settings")
     with path.open("rb") as file:
         content = file.read(LARGEST_FILE + 1)
     if len(content) > LARGEST_FILE:

@@ -80,6 +80,10 @@ def train(config: TrainConfig, resume: bool = False, command: str = "") -> dict[
     on_first_process(fabric, lambda: check_folder(config, resume))  # before the images are read, which may take long
     data, label = on_every_process(fabric, lambda: open_data(config))
     run = Run(config, fabric, data)
+    parameters = sum(parameter.numel() for parameter in run.state.model.parameters())
+    run.display.say(
+        f"{config.model}, preset {run.info.preset}, {parameters:,} parameters, on {label}, in {config.folder}"
+    )
     with contextlib.ExitStack() as until_the_report:
         # Only now: settings that cannot be run must not touch the folder.
         on_first_process(fabric, lambda: until_the_report.enter_context(held(config, resume)))

@@ -174,7 +174,7 @@ def check_image_size(model: EquivariantModel, data: DataSet) -> None:
     if size < least:
         raise ValueError(
             f"the images of {data.name} are {size}x{size}, and this network takes {least}x{least} or larger; "
-            f"give --image-size {least} or more"
+            f"give --image-size {least} or more, or --preset nano"
         )
 
 
