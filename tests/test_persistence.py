@@ -339,7 +339,7 @@ def test_environment_names_what_a_result_depends_on() -> None:
 
 def test_command_line_flags_do_not_wait_for_torch() -> None:
     code = (
-        "import sys; from gevit.cli import model_source; "
+        "import sys; from gevit.cli import arguments; "
         "from gevit.cli import evaluate, predict; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

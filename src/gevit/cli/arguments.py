@@ -1,8 +1,100 @@
-"""Values of flags that several commands take."""
+"""Flags that several commands take: which model they use, what it is fed, counts and neighbourhoods."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gevit.models.base import EquivariantModel
+
+ARCHITECTURE = ("encoding", "neighborhood", "pooling")
+
+
+def add_model_source(parser: argparse.ArgumentParser, several: bool = False) -> None:
+    """Add `--checkpoint PATH`, and `--model NAME --pretrained` with its `--preset`."""
+    source = parser.add_argument_group("which model: --checkpoint PATH, or --model NAME --pretrained")
+    source.add_argument(
+        "--checkpoint", type=Path, metavar="PATH", help="folder of a training run, or a saved .safetensors file"
+    )
+    if several:
+        source.add_argument("--model", nargs="+", metavar="NAME", help="one or more models by name, e.g. r4_sa d4_sa")
+    else:
+        source.add_argument("--model", metavar="NAME", help="model by name, such as r4_sa")
+    source.add_argument("--pretrained", action="store_true", help="the weights that come with the package")
+    source.add_argument("--preset", default="rotmnist", help="architecture: rotmnist, cifar10, pcam or nano")
+    source.add_argument("--backend", default="auto", help="auto, reference, factored or native")
+
+
+def add_random_weights(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of a model with random weights, which is what `--model NAME` alone then means."""
+    random = parser.add_argument_group("random weights: --model NAME alone", argument_default=argparse.SUPPRESS)
+    random.add_argument("--encoding", metavar="NAME", help="ge (the default), gsa or relative")
+    random.add_argument("--neighborhood", type=neighborhood, metavar="N", help="odd side (default: 5), or 'global'")
+    random.add_argument("--pooling", metavar="NAME", help="max_mean (the default) or sum_max")
+    random.add_argument("--seed", type=int, default=0, help="of the random weights")
+    parser.add_argument("--dtype", choices=["float32", "float64"], default="float32", help="precision")
+
+
+def load_from(args: argparse.Namespace) -> EquivariantModel:
+    """The trained model that these flags name, in evaluation mode, with its `info`."""
+    from gevit.models.base import info_of
+    from gevit.persistence import load
+    from gevit.pretrained import pretrained_path
+
+    if args.checkpoint and args.pretrained:
+        raise ValueError("--checkpoint and --pretrained both name weights: leave one of them out")
+    if args.checkpoint:
+        model = load(args.checkpoint, args.backend)
+        if args.model and args.model != info_of(model).name:
+            raise ValueError(f"{args.checkpoint} holds a {info_of(model).name}, not a {args.model}: leave out --model")
+        return model
+    if not (args.model and args.pretrained):
+        raise ValueError("which model? give --checkpoint PATH, or --model NAME --pretrained")
+    return load(pretrained_path(args.model, args.preset), args.backend)
+
+
+def check_weights(args: argparse.Namespace) -> None:
+    """Refuse flags of random weights beside trained ones."""
+    for name in ARCHITECTURE:
+        if (args.checkpoint or args.pretrained) and name in args:
+            raise ValueError(f"--{name} is for random weights; trained ones have their own: leave it out")
+
+
+def trained_or_random(args: argparse.Namespace, name: str | None) -> EquivariantModel:
+    """The model that the flags name, in evaluation mode: trained, or else with random weights.
+
+    Args:
+        args: the flags of `add_model_source` and `add_random_weights`.
+        name: the model; may be None with `--checkpoint`, which knows it.
+    """
+    import torch
+
+    from gevit.pretrained import create_model
+
+    check_weights(args)
+    dtype = getattr(torch, args.dtype)
+    if args.checkpoint or args.pretrained:
+        return load_from(argparse.Namespace(**vars(args) | {"model": name})).to(dtype)
+    options = {key: getattr(args, key) for key in ARCHITECTURE if key in args}
+    torch.manual_seed(args.seed)
+    assert name is not None
+    return create_model(name, args.preset, backend=args.backend, **options).to(dtype).eval()
+
+
+def as_input(model: EquivariantModel, pixels: Tensor) -> Tensor:
+    """Images in [0, 1], `[n, channels, height, width]`, as the model takes them: size, channels, precision, scale."""
+    import torch.nn.functional as F
+
+    from gevit.data.digits import MEAN, STD
+
+    size = model.info.image_size if model.info else model.preset.image_size
+    images = F.interpolate(pixels, (size, size), mode="bilinear").expand(-1, model.preset.in_channels, -1, -1)
+    images = images.to(next(model.parameters()).dtype)
+    return model.info.normalize(images) if model.info else (images - MEAN) / STD
 
 
 def positive_integer(text: str) -> int:

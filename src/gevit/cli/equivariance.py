@@ -7,8 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gevit.cli.arguments import positive_integer
-from gevit.cli.model_source import add_model_source, add_random_weights, as_input, trained_or_random
+from gevit.cli.arguments import add_model_source, add_random_weights, as_input, positive_integer, trained_or_random
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gevit.cli.arguments import positive_integer
-from gevit.cli.model_source import add_model_source, load_from
+from gevit.cli.arguments import add_model_source, load_from, positive_integer
 
 if TYPE_CHECKING:
     from gevit.data import DataSet

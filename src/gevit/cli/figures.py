@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gevit.cli.model_source import add_model_source, add_random_weights, as_input, check_weights, trained_or_random
+from gevit.cli.arguments import add_model_source, add_random_weights, as_input, check_weights, trained_or_random
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

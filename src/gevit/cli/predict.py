@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gevit.cli.model_source import add_model_source, load_from
+from gevit.cli.arguments import add_model_source, load_from
 from gevit.rendering.words import percent, printable
 
 if TYPE_CHECKING:

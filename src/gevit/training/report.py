@@ -169,7 +169,7 @@ def markdown(run: RunRecord) -> str:
 
 def headlines(run: RunRecord) -> Table:
     """The numbers that come first: what each is, the number, and what to know about it."""
-    interval = f"95% interval {percent_range(*run.test.interval)}, {run.test.n:,} images, used once"
+    interval = f"95% interval {percent_range(*run.test.interval)}, {run.test.n:,} images, never used for selection"
     rows = [
         ("test accuracy", percent(run.test.accuracy), interval),
         (
