@@ -14,7 +14,7 @@ demo: $(READY)  ## a shipped model at work within half a minute, then r4_sa trai
 	$(BIN)/gevit train --config configs/demo.yaml --out demo/run
 
 test: lint  ## lint, types and tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check .
