@@ -157,17 +157,21 @@ def test_scores_of_any_size(backend: str, encoding: str, magnitude: str) -> None
 @pytest.mark.parametrize("backend", FAST)
 @pytest.mark.parametrize("encoding", ["ge", "relative"])
 def test_gradients_of_saturated_softmaxes(backend: str, encoding: str) -> None:
-    """Where one coefficient has nearly all the weight, gradients are small differences; they keep their digits."""
+    """Where one coefficient has nearly all the weight, gradients are small differences; they keep their digits.
+
+    All contents are 2048; the pixel itself is 12 ahead, and so is one element.
+    """
     problem = make_problem(Cyclic(4), encoding, (4, 5), batch=1, heads=1)
-    large = problem.map(lambda x: 100 * x)
-    problem = large._replace(value=problem.value).map(lambda x: x.detach().requires_grad_())
+    value = problem.value.detach()
+    problem = problem.map(torch.zeros_like)
+    problem.query[:] = 2**7
+    problem.key[:, 0] = 2**4
+    problem.positions.space[4, 0] = problem.positions.element[0, 0] = 12 / 2**7
+    problem = problem._replace(value=value).map(lambda x: x.detach().requires_grad_())
     double = problem.map(lambda x: x.detach().double().requires_grad_())
-    found, wanted = problem.attend(backend), double.attend("reference")
-    wanted_gradients = gradients(double, wanted)
-    # A sum whose terms cancel is known to the rounding of its terms.
-    floor = 1e-5 * max(float(x.abs().max()) for x in wanted_gradients if x.numel())
-    for mine, theirs in zip(gradients(problem, found), wanted_gradients, strict=True):
-        assert relative(mine.double(), theirs, floor) < 1e-2  # scores of 1e4 are known to 1e-3
+    found, wanted = problem.attend(backend, scale=1.0), double.attend("reference", scale=1.0)
+    for mine, theirs in zip(gradients(problem, found), gradients(double, wanted), strict=True):
+        assert relative(mine.double(), theirs) < 1e-3
 
 
 @needs_kernel

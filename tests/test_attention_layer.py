@@ -64,6 +64,18 @@ def test_reference_can_be_exported() -> None:
     assert relative(exported.module()(x), layer(x)) < 1e-5
 
 
+@pytest.mark.parametrize("backend", ["reference", *FAST])
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_trace(backend: str, tmp_path: Path) -> None:
+    """torch.jit.trace records the operator: the trace can be saved, and takes batches of any size."""
+    layer, path = small_layer(backend).eval(), str(tmp_path / "layer.pt")
+    x = torch.randn(5, 6, 2, 5, 5)
+    with torch.no_grad():
+        torch.jit.trace(layer, (x[:2],)).save(path)
+        assert relative(torch.jit.load(path)(x), layer(x)) < 1e-5
+
+
 class TestDerivatives:
     """Derivatives of any order, and those of torch.func, agree with those of the equation."""
 
@@ -116,10 +128,10 @@ import sys, torch, gevit
 layer = gevit.GroupAttention(gevit.groups.Cyclic(4), 6, 12, heads=3, backend=sys.argv[1]).eval()
 compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
 x = torch.randn(2, 6, 4, 7, 7, requires_grad=True)
-torch.testing.assert_close(compiled(x), layer(x))
+torch.testing.assert_close(compiled(x), layer(x), rtol=1e-4, atol=1e-4)
 (found,) = torch.autograd.grad(compiled(x).square().sum(), x)
 (wanted,) = torch.autograd.grad(layer(x).square().sum(), x)
-torch.testing.assert_close(found, wanted)
+torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
 """
 
 

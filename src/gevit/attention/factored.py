@@ -178,10 +178,10 @@ class _Chunk:
         exp_element = (self.element - self.element.amax(-1, keepdim=True)).exp()
         normalizer = (exp_element * (exp_space @ exp_content.transpose(-1, -2))).sum(-1, keepdim=True)
         inside = self.content.masked_fill(~self.window.inside[:, None, None], 0)
-        large = (
-            torch.stack([torch.linalg.vector_norm(x, torch.inf) for x in (inside, self.space, self.element)]) > LARGE
-        )
-        if large.any() | (normalizer < UNDERFLOW).any():
+        largest = torch.stack(
+            [torch.linalg.vector_norm(x, torch.inf) for x in (inside, self.space, self.element)]
+        ).max()
+        if (largest > LARGE) | (normalizer < UNDERFLOW).any():
             return None
         return exp_content, exp_space, exp_element / normalizer
 

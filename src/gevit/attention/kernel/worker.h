@@ -7,17 +7,16 @@
 //
 // A vector holds consecutive pixels, so all arithmetic is lane by lane and a neighbour is a shifted load.
 //
-// Two kinds of blocks are computed from sums of scores instead. Where the three maxima lie so far apart that a product
-// of factors underflows, Z has lost terms. And where scores are large, softmaxes are often saturated: the gradient of a
-// score is then a small difference, of which the factors keep the rounding error alone, and keys as large as the scores
-// multiply it.
+// Two kinds of blocks are computed from sums of scores instead (`Direct`). Where the three maxima lie so far apart that
+// a product of factors underflows, Z has lost terms. And where scores are large, softmaxes are often saturated: the
+// gradient of a score is then a small difference, of which the factors keep the rounding error alone, and keys as large
+// as the scores multiply it.
 #pragma once
-#include "workspace.h"
+#include "direct.h"
 
 namespace gevit {
 
 constexpr Real LARGE = 1024;                              // a score beyond it is not taken apart into factors
-constexpr Real LOWEST = -std::numeric_limits<Real>::infinity();
 constexpr Real SMALLEST_TOTAL = DOUBLE ? 1e-200 : 1e-20;  // a normaliser below it has lost digits to underflow
 
 struct Gradients {
@@ -26,9 +25,9 @@ struct Gradients {
 };
 
 // The steps of the algorithm on one block of pixels.
-class Worker : public Workspace {
+class Worker : public Direct {
   public:
-    using Workspace::Workspace;
+    using Direct::Direct;
 
     template <bool Dropped>
     void forward(int64_t task, Real* out) {
@@ -76,14 +75,7 @@ class Worker : public Workspace {
         key_norm_ = largest_norm(key_);
     }
 
-    // ---- the three parts of a score and their factors ----
-
-    void score() {
-        dot(query_, p_.queries, moved(key_), shifts(), content_);
-        dot(query_, p_.queries, in_.space, p_.space_rows, p_.space_channels, space_);
-        dot(query_ + p_.space_channels * p_.queries, p_.queries, in_.element, p_.element_rows, p_.element_channels,
-            element_);
-    }
+    // ---- the factors ----
 
     // scores[i][h~] -> e^(score - largest over i)
     void exponentiate(Vec* scores, int count) {
@@ -112,12 +104,6 @@ class Worker : public Workspace {
                     GEVIT_UNROLL for (int t = 0; t < tile; ++t)
                         at[t] = keep_where(inside_[j], exp(at[t] - largest[t]));
         });
-    }
-
-    int element_at(int h, int query, int m) const {  // query counts from first_query(h)
-        return p_.element_channels
-                   ? in_.element_index[(ptrdiff_t(h) * p_.pair_queries + query) * p_.keys + m] * p_.queries
-                   : 0;
     }
 
     // Outputs that meet the same queries may share a tile; with `own` no two do.
@@ -357,85 +343,6 @@ class Worker : public Workspace {
                 GEVIT_UNROLL for (int o = 0; o < OFFSETS; ++o)
                     space_gradient_[space_at_[(h + a) * offsets_ + j + o] + query] -= total[o][a];
         }
-    }
-
-    // ---- the slow way, from sums of scores: any finite scores ----
-
-    template <bool Dropped, bool Backward>
-    void direct() {
-        score();
-        const int keys = p_.keys, queries = p_.queries, met = p_.pair_queries;
-        zero(weight_, ptrdiff_t(keys) * offsets_ * p_.outputs);
-        if constexpr (Backward) {
-            zero(content_gradient_, ptrdiff_t(keys) * offsets_ * queries);
-            zero(space_gradient_, ptrdiff_t(p_.space_rows) * queries);
-            zero(element_gradient_, ptrdiff_t(p_.element_rows) * queries);
-        }
-        for (int h = 0; h < p_.outputs; ++h)
-            for (int q = 0; q < met; ++q) {
-                const int query = p_.first_query(h) + q;
-                const auto for_each = [&](auto&& body) {  // body(i of joint, m, j)
-                    for (int m = 0, i = 0; m < keys; ++m)
-                        for (int j = 0; j < offsets_; ++j, ++i) body(i, m, j);
-                };
-                const auto kept = [&](Vec x, int m, int j) {
-                    if constexpr (!Dropped) return x;
-                    const Dropout::Pair pair = p_.dropout.keep(pixels_, noise_[j], q * p_.outputs + h, m & ~1);
-                    return keep_where(m & 1 ? pair.odd : pair.even, p_.dropout.scale() * x);
-                };
-                // A sum and what rounding took from it: the digits that count are those of its distance to the largest.
-                const auto score_of = [&](int i, int m, int j, Vec& lost) {
-                    const Vec content = content_[ptrdiff_t(i) * queries + query];
-                    const Vec space = space_[space_at_[h * offsets_ + j] + query];
-                    const Vec element = element_[element_at(h, q, m) + query];
-                    const Vec both = content + space, all = both + element;
-                    lost = rounded_off(content, space, both) + rounded_off(both, element, all);
-                    return all;
-                };
-                // Of large scores, what was rounded off may be large too: it has a say in which is the largest.
-                Vec roughly_largest = splat(LOWEST), largest = splat(LOWEST), lost;
-                for_each([&](int i, int m, int j) {
-                    const Vec score = score_of(i, m, j, lost);
-                    roughly_largest = larger(inside_[j] ? score : splat(LOWEST), roughly_largest);
-                });
-                for_each([&](int i, int m, int j) {
-                    const Vec score = score_of(i, m, j, lost);
-                    joint_[i] = inside_[j] ? score - roughly_largest + lost : splat(LOWEST);
-                    largest = larger(joint_[i], largest);
-                });
-                Vec total = {}, left_over = {};
-                for_each([&](int i, int, int) {
-                    const Vec exponent = joint_[i] - largest;
-                    joint_[i] = exponent < SMALLEST_EXPONENT ? Vec{} : exp(exponent);
-                    const Vec next = total + joint_[i];
-                    left_over += rounded_off(total, joint_[i], next);
-                    total = next;
-                });
-                const Vec inverse = keep_where(present_, 1 / (total + left_over));
-                Vec heaviest = {}, base = {};
-                for_each([&](int i, int m, int j) {
-                    const Vec p = joint_[i] = keep_where(present_, joint_[i] * inverse);
-                    weight_[ptrdiff_t(i) * p_.outputs + h] += kept(p, m, j);
-                    if constexpr (Backward) {
-                        base = p > heaviest ? kept(weight_gradient_[ptrdiff_t(i) * p_.outputs + h], m, j) : base;
-                        heaviest = larger(p, heaviest);
-                    }
-                });
-                if constexpr (!Backward) continue;
-                // A softmax does not feel what is added to all scores, so gradients may be counted from that of the
-                // heaviest coefficient: where it has all the weight, nothing is left to cancel.
-                const auto above_base = [&](int i, int m, int j) {
-                    return kept(weight_gradient_[ptrdiff_t(i) * p_.outputs + h], m, j) - base;
-                };
-                Vec d = {};
-                for_each([&](int i, int m, int j) { d += joint_[i] * above_base(i, m, j); });
-                for_each([&](int i, int m, int j) {
-                    const Vec gradient = joint_[i] * (above_base(i, m, j) - d);
-                    content_gradient_[ptrdiff_t(i) * queries + query] += gradient;
-                    space_gradient_[space_at_[h * offsets_ + j] + query] += gradient;
-                    element_gradient_[element_at(h, q, m) + query] += gradient;
-                });
-            }
     }
 };
 
