@@ -10,6 +10,7 @@ from torch import Tensor
 from gevit.equivariance import assert_equivariant, measure
 from gevit.group_conv import FilterBank, GroupConv
 from gevit.groups import Cyclic, Dihedral, Group
+from gevit.layers import Downsample
 
 GROUPS: list[Group] = [Cyclic(1), Cyclic(4), Cyclic(8), Cyclic(12), Dihedral(1), Dihedral(2), Dihedral(4), Dihedral(8)]
 
@@ -158,3 +159,16 @@ class TestBadInput:
             layer(torch.zeros(1, 2, 5, 5))
         with pytest.raises(ValueError, match=r"expected images \[batch, 2, height, width\], got 3 channels"):
             GroupConv(Cyclic(4), 2, 3, lifting=True)(torch.zeros(1, 3, 5, 5))
+
+
+@pytest.mark.parametrize("size", [(12, 14), (13, 15), (12, 15), (1, 2)])
+def test_halving_is_a_convolution_and_then_a_blur(size: tuple[int, int]) -> None:
+    """Inside the image, where zeros and the continued border do not differ; equivariant up to the border."""
+    convolution = GroupConv(Dihedral(4), 2, 3, 3, padding=1, lifting=True, halve=True).double()
+    x = torch.randn(1, 2, *size, dtype=torch.float64)
+    halved = convolution(x)
+    assert_equivariant(convolution, x, Dihedral(4), tolerance=1e-12)
+    assert halved.shape[-2:] == tuple((side + 1) // 2 for side in size)
+    convolution.halve = False
+    inner = (..., slice(1, -1), slice(1, -1))
+    torch.testing.assert_close(halved[inner], Downsample()(convolution(x))[inner])

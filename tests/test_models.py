@@ -15,7 +15,7 @@ from gevit.data import load_digits, normalize_digits
 from gevit.equivariance import assert_equivariant, measure
 from gevit.groups import Cyclic
 from gevit.layers import InvariantPooling
-from gevit.models import EquivariantModel, GroupTransformer, Preset
+from gevit.models import EquivariantModel, GroupTransformer, Preset, Stage
 from gevit.models.registry import SELF_ATTENTION
 
 PARAMETERS = {
@@ -246,7 +246,7 @@ class TestGraphs:
     """A model as a graph gives the model's logits, for images of the size it was made with."""
 
     def small(self, backend: str, neighborhood: int | None = 3) -> GroupTransformer:
-        preset = Preset(1, num_classes=3, image_size=8, width=8, blocks=(1,), widen=(1,), crops=(1,), heads=2)
+        preset = Preset(1, num_classes=3, image_size=8, stages=(Stage(8, 1, crops=(1,)),), heads=2)
         return GroupTransformer(Cyclic(4), preset, neighborhood, backend=backend).eval()
 
     @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit:DeprecationWarning")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,13 +12,17 @@ import gevit
 from gevit.equivariance import assert_equivariant, measure
 from gevit.equivariance.comparison import compare_translation
 from gevit.groups import Cyclic, Dihedral, Group
-from gevit.layers import Downsample, PreNormBlock
+from gevit.layers import Downsample, GroupAttention, PreNormBlock, Restriction, StochasticDepth
+from gevit.models import GroupTransformer
+from gevit.models.info import ModelInfo
 from gevit.models.registry import SELF_ATTENTION
 
+LARGEST = {"nano": 45_000, "tiny": 500_000, "small": 3_000_000}
 
-def trained_a_little(name: str, encoding: str) -> nn.Module:
+
+def trained_a_little(name: str, encoding: str = "ge", preset: str = "nano", restrict: str | None = None) -> nn.Module:
     torch.manual_seed(0)
-    model = gevit.create_model(name, "nano", encoding=encoding).double()
+    model = gevit.create_model(name, preset, in_channels=1, encoding=encoding, restrict=restrict).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for _ in range(3):
         images, labels = torch.randn(4, 1, 13, 13, dtype=torch.float64), torch.randint(10, (4,))
@@ -26,9 +32,10 @@ def trained_a_little(name: str, encoding: str) -> nn.Module:
     return model.eval()
 
 
+@pytest.mark.parametrize("preset", LARGEST)
 @pytest.mark.parametrize("name", SELF_ATTENTION)
-def test_nano_is_small_for_every_group(name: str) -> None:
-    assert sum(p.numel() for p in gevit.create_model(name, "nano").parameters()) <= 45_000
+def test_presets_are_small_for_every_group(name: str, preset: str) -> None:
+    assert sum(p.numel() for p in gevit.create_model(name, preset).parameters()) <= LARGEST[preset]
 
 
 @pytest.mark.parametrize("encoding", ["ge", "relative"])
@@ -39,6 +46,103 @@ def test_nano_is_equivariant_for_every_size(name: str, encoding: str) -> None:
         x = torch.randn(2, 1, *size, dtype=torch.float64)
         for module in (model, model.forward_features):
             assert_equivariant(module, x, SELF_ATTENTION[name], tolerance=1e-10)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("preset", ["tiny", "small"])
+@pytest.mark.parametrize("name", ["r8_sa", "d4_sa"])
+def test_larger_presets_are_equivariant_for_every_size(name: str, preset: str) -> None:
+    model = trained_a_little(name, preset=preset)
+    for size in ((21, 34), (1, 2)):
+        x = torch.randn(1, 1, *size, dtype=torch.float64)
+        for module in (model, model.forward_features):
+            assert_equivariant(module, x, SELF_ATTENTION[name], tolerance=1e-10)  # type: ignore[arg-type]
+
+
+def test_each_stage_has_its_own_encoding_and_neighbourhood() -> None:
+    model = gevit.create_model("d4_sa", "small", neighborhood=(1, 1, 3, 5), encoding=("ge", "ge", "relative", "ge"))
+    layers = [layer for layer in model.modules() if isinstance(layer, GroupAttention)]
+    assert [layer.neighborhood for layer in layers] == [3, 3, 5, 5, 5, 5]
+    assert [layer.encoding for layer in layers] == ["relative"] * 2 + ["ge"] * 4
+    with pytest.raises(ValueError, match="each of the 4 stages"):
+        gevit.create_model("d4_sa", "small", neighborhood=(3, 5))
+
+
+class TestRestriction:
+    def test_a_signal_on_the_group_is_one_on_the_subgroup(self) -> None:
+        """Restriction commutes with the subgroup, whatever the pair, and loses nothing."""
+        for group, subgroup in (
+            (Dihedral(4), Cyclic(4)),
+            (Dihedral(4), Dihedral(2)),
+            (Dihedral(4), Dihedral(1)),
+            (Cyclic(8), Cyclic(4)),
+            (Cyclic(4), Cyclic(1)),
+            (Cyclic(4), Cyclic(4)),
+        ):
+            restriction = Restriction(group, subgroup)
+            signal = torch.randn(1, 3, group.order, 4, 6)
+            for own, element in enumerate(group.elements_of(subgroup).tolist()):
+                if group.is_exact(element):
+                    found = restriction(group.act_on_signal(signal, element))
+                    assert found.equal(subgroup.act_on_signal(restriction(signal), own))
+            assert restriction(signal).flatten().sort().values.equal(signal.flatten().sort().values)
+
+    @pytest.mark.parametrize(
+        ("preset", "restrict"), [("nano", "c4"), ("tiny", "c4@2"), ("rotmnist", "r4"), ("nano", "c2")]
+    )
+    def test_equivariant_to_the_subgroup_and_not_to_the_group(self, preset: str, restrict: str) -> None:
+        model = (
+            trained_a_little("d4_sa", preset=preset, restrict=restrict)
+            if preset != "rotmnist"
+            else (gevit.create_model("d4_sa", preset, restrict=restrict).double().eval())
+        )
+        x = torch.randn(1, 1, 22, 24, dtype=torch.float64)
+        for module in (model, model.forward_features):
+            assert_equivariant(module, x, model.group, tolerance=1e-10)  # type: ignore[arg-type]
+        assert measure(model, x, Dihedral(4)).worst > 1e-6
+
+    def test_it_is_part_of_what_is_saved(self, tmp_path: Path) -> None:
+        model = gevit.create_model("d4_sa", "nano", restrict="c4", neighborhood=(3, 5)).eval()
+        info = ModelInfo(
+            name="d4_sa",
+            preset="nano",
+            in_channels=1,
+            num_classes=10,
+            neighborhood=(3, 5),
+            restrict="c4",
+            classes=tuple("0123456789"),
+            image_size=28,
+            mean=(0.1,),
+            std=(0.3,),
+        )
+        gevit.save(model, info, tmp_path / "model.safetensors")
+        again = gevit.load(tmp_path / "model.safetensors")
+        x = torch.randn(2, 1, 9, 12)
+        assert again(x).equal(model(x))
+        assert again.info == info
+
+    @pytest.mark.parametrize("restrict", ["c3", "d8", "c4@0", "c4@3", "c4@", "four"])
+    def test_what_is_no_restriction_is_refused(self, restrict: str) -> None:
+        with pytest.raises(ValueError, match="subgroup|stage|group"):
+            gevit.create_model("d4_sa", "nano", restrict=restrict)
+
+
+class TestStochasticDepth:
+    def test_keeps_the_mean_and_drops_images_whole(self) -> None:
+        path = StochasticDepth(0.25)
+        out = path(torch.ones(20_000, 2, 1, 3, 1))
+        assert set(out.unique().tolist()) == {0.0, torch.tensor(1 / 0.75).item()}
+        assert (out == out[:, :1, :, :1]).all()
+        assert out.mean().item() == pytest.approx(1, abs=0.02)
+        assert path.eval()(out).equal(out)
+
+    def test_rises_from_the_first_block_to_the_last(self) -> None:
+        model = gevit.create_model("z2_sa", "tiny")
+        assert isinstance(model, GroupTransformer)
+        model.set_drop_path(0.3)
+        rates = [layer.rate for layer in model.modules() if isinstance(layer, StochasticDepth)]
+        assert rates[0] == 0
+        assert rates[-1] == pytest.approx(0.3)
+        assert sorted(rates) == rates
 
 
 def test_what_is_not_equivariant_is_found() -> None:

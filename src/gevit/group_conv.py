@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from gevit._checks import check_count, check_image, check_signal
 from gevit.groups import Group
+from gevit.linear import halving_window
 
 
 class FilterBank(nn.Module):
@@ -62,6 +63,8 @@ class GroupConv(nn.Module):
         size: side of the square filters; an even side is as exact as an odd one.
         padding: zeros put around the input on each side.
         lifting: whether the input is an image, which is then lifted to the group.
+        halve: whether height and width are halved, rounded up, as by `gevit.layers.Downsample` after the convolution
+            but in one step: with blurred filters, and zeros outside.
 
     >>> from gevit.groups import Dihedral
     >>> lift, mix = GroupConv(Dihedral(4), 3, 5, lifting=True), GroupConv(Dihedral(4), 5, 6, padding=1)
@@ -77,6 +80,7 @@ class GroupConv(nn.Module):
         size: int = 3,
         padding: int = 0,
         lifting: bool = False,
+        halve: bool = False,
     ) -> None:
         super().__init__()
         self.group = group
@@ -87,6 +91,7 @@ class GroupConv(nn.Module):
             raise ValueError(f"padding must be at least 0, got {padding}")
         self.padding = padding
         self.lifting = lifting
+        self.halve = halve
         self.elements = 1 if lifting else group.order
         fan_in = in_channels * self.elements * size**2
         self.weight = random_filters(out_channels, in_channels, self.elements, size, size, fan_in=fan_in)
@@ -114,7 +119,13 @@ class GroupConv(nn.Module):
         bank: Float[Tensor, "out channels order elements size size"],
     ) -> Float[Tensor, "batch out order rows columns"]:
         filters = bank.transpose(1, 2).flatten(2, 3).flatten(0, 1)
-        maps = F.conv2d(x.flatten(1, 2), filters, padding=self.padding)
+        if self.halve:
+            # Convolving and then blurring is convolving with blurred filters.
+            window = halving_window(x)
+            filters = F.conv2d(
+                filters.flatten(0, 1)[:, None], window[None, None], padding=[side - 1 for side in window.shape]
+            ).unflatten(0, filters.shape[:2])[:, :, 0]
+        maps = F.conv2d(x.flatten(1, 2), filters, stride=1 + self.halve, padding=self.padding + self.halve)
         return maps.view(x.shape[0], self.out_channels, self.group.order, *maps.shape[-2:])
 
     def extra_repr(self) -> str:
@@ -123,6 +134,21 @@ class GroupConv(nn.Module):
             f"{self.group}, {self.in_channels} -> {self.out_channels}, size={self.size}, padding={self.padding}, "
             f"lifting={self.lifting}"
         )
+
+
+class ResidualConv(nn.Module):
+    """x + convolution(act(norm(x))), with a batch norm, which scales a channel alike at all elements and pixels."""
+
+    def __init__(self, group: Group, width: int) -> None:
+        super().__init__()
+        self.branch = nn.Sequential(nn.BatchNorm3d(width), nn.SiLU(), GroupConv(group, width, width, padding=1))
+
+    def forward(
+        self, x: Float[Tensor, "batch channels order height width"]
+    ) -> Float[Tensor, "batch channels order height width"]:
+        """Add what the convolution sees."""
+        y: Tensor = x + self.branch(x)
+        return y
 
 
 def random_filters(*shape: int, fan_in: int) -> nn.Parameter:

@@ -13,6 +13,7 @@ reflection that generates `Dihedral(n)` flips left and right.
 from __future__ import annotations
 
 import math
+import re
 
 import torch
 import torch.nn.functional as F
@@ -70,6 +71,17 @@ class Group:
         if degrees == 0:
             return "flip" if flipped else "identity"
         return f"{'flip, ' if flipped else ''}{degrees:.4g}°"
+
+    def elements_of(self, subgroup: Group) -> Int[Tensor, " suborder"]:
+        """The elements of a subgroup, in its own order, as elements of this group.
+
+        >>> Dihedral(4).elements_of(Dihedral(2))
+        tensor([0, 2, 4, 6])
+        """
+        same = torch.isclose(subgroup.matrices[:, None], self.matrices).all(-1).all(-1)
+        if not same.any(1).all():
+            raise ValueError(f"{subgroup} is not a subgroup of {self}")
+        return same.int().argmax(1)
 
     def act_on_image(self, image: Tensor, element: int) -> Tensor:
         """Move the pixels of an image (or of any tensor whose last two axes are rows and columns).
@@ -156,6 +168,20 @@ class Dihedral(Group):
 
     def __init__(self, n: int) -> None:
         super().__init__(n, reflections=True)
+
+
+def named_group(name: str) -> Group:
+    """The group of a short name, as in the names of models: `c4` or `r4` is `Cyclic(4)`, `d4` is `Dihedral(4)`.
+
+    >>> named_group("d4")
+    Dihedral(4)
+    """
+    found = re.fullmatch(r"([crd])([1-9][0-9]?)", name, re.IGNORECASE)
+    if not found:
+        raise ValueError(
+            f"unknown group {name!r}; expected cN (or rN), N rotations, or dN, with reflections too: c4, d4, c8"
+        )
+    return (Dihedral if found[1].lower() == "d" else Cyclic)(int(found[2]))
 
 
 def _exact(values: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from gevit._checks import (
 from gevit.attention import BACKENDS, Projections, attend_projected
 from gevit.encoding import ENCODINGS, PositionalEncoding
 from gevit.groups import Group
-from gevit.linear import Norm, Pointwise
+from gevit.linear import Norm, Pointwise, halving_window
 
 INITIALISATIONS = ("paper", "convolution")
 POOLINGS = ("max_mean", "sum_max")
@@ -164,7 +164,7 @@ class GroupAttention(_Attention):
         initialisation: str = "paper",
     ) -> None:
         super().__init__(group, in_channels, out_channels, heads, neighborhood, dropout, backend)
-        check_choice("encoding", encoding, ENCODINGS)
+        self.encoding = check_choice("encoding", encoding, ENCODINGS)
         part = self.head_channels // 3
         if not part:
             raise ValueError(
@@ -272,6 +272,27 @@ class Block(nn.Module):
         return y
 
 
+class StochasticDepth(nn.Module):
+    """Leaves a residual branch out in training, image by image at this rate, and scales it up where it stays."""
+
+    def __init__(self, rate: float = 0.0) -> None:
+        super().__init__()
+        self.rate = check_rate("rate", rate)
+
+    def forward(
+        self, branch: Float[Tensor, "batch channels order height width"]
+    ) -> Float[Tensor, "batch channels order height width"]:
+        """Zero the branches of some images."""
+        if not (self.training and self.rate):
+            return branch
+        kept = torch.rand(len(branch), device=branch.device) >= self.rate
+        return branch * (kept / (1 - self.rate)).to(branch.dtype).view(-1, 1, 1, 1, 1)
+
+    def extra_repr(self) -> str:
+        """What `print(layer)` shows."""
+        return f"rate={self.rate:.3g}"
+
+
 class PreNormBlock(nn.Module):
     """A transformer block as is usual today: x + attention(norm(x)), then x + mlp(norm(x)), with batch norms.
 
@@ -285,14 +306,48 @@ class PreNormBlock(nn.Module):
         self.mlp = nn.Sequential(
             nn.BatchNorm3d(width), Pointwise(width, hidden), nn.SiLU(), Pointwise(hidden, width), nn.Dropout(dropout)
         )
+        self.path = StochasticDepth()
 
     def forward(
         self, x: Float[Tensor, "batch channels order height width"]
     ) -> Float[Tensor, "batch channels order height width"]:
         """Apply the block."""
-        x = x + self.attention(x)
-        y: Tensor = x + self.mlp(x)
+        x = x + self.path(self.attention(x))
+        y: Tensor = x + self.path(self.mlp(x))
         return y
+
+
+class Restriction(nn.Module):
+    """A signal on a group H, seen as one on its subgroup K: f_r(x, k) = f(x, k r), nothing of it is lost.
+
+    K moves the elements of H within its cosets K r. Each coset becomes a channel of its own, so there are |H| / |K|
+    times the channels.
+
+    Attributes:
+        index: |H| / |K|.
+
+    >>> from gevit.groups import Cyclic, Dihedral
+    >>> Restriction(Dihedral(4), Cyclic(4))(torch.randn(1, 3, 8, 5, 5)).shape
+    torch.Size([1, 6, 4, 5, 5])
+    """
+
+    cosets: Tensor
+
+    def __init__(self, group: Group, subgroup: Group) -> None:
+        super().__init__()
+        members = group.elements_of(subgroup)
+        cosets = group.product[members]  # [k, r] is k r
+        smallest = cosets.amin(0)
+        self.register_buffer("cosets", cosets[:, smallest.unique()].T, persistent=False)
+        self.group, self.index = group, len(self.cosets)
+
+    def forward(
+        self, x: Float[Tensor, "batch channels order height width"]
+    ) -> Float[Tensor, "batch more suborder height width"]:
+        """Split the group axis into cosets."""
+        check_signal(x, x.shape[1], self.group)
+        cosets: Tensor = x[:, :, self.cosets]
+        return cosets.flatten(1, 2)
 
 
 class Downsample(nn.Module):
@@ -307,18 +362,11 @@ class Downsample(nn.Module):
         self, x: Float[Tensor, "batch channels order height width"]
     ) -> Float[Tensor, "batch channels order rows columns"]:
         """Blur and sample the last two axes."""
-        planes = x.flatten(0, 2)[:, None]
-        planes = self._halve(self._halve(planes).transpose(-1, -2)).transpose(-1, -2)
-        return planes.view(*x.shape[:3], *planes.shape[-2:])
-
-    @staticmethod
-    def _halve(planes: Float[Tensor, "planes 1 height width"]) -> Float[Tensor, "planes 1 rows width"]:
-        side = planes.shape[-2]
-        if side == 1:
-            return planes
-        blur = planes.new_tensor([1, 3, 3, 1] if side % 2 == 0 else [1, 2, 1])
-        blur = (blur / blur.sum()).view(1, 1, -1, 1)
-        return F.conv2d(F.pad(planes, (0, 0, 1, 1), mode="replicate"), blur, stride=(2, 1))
+        planes = x.flatten(1, 2)
+        window = halving_window(planes).expand(planes.shape[1], 1, -1, -1)
+        planes = F.pad(planes, (1, 1, 1, 1), mode="replicate")
+        halved: Tensor = F.conv2d(planes, window, stride=2, groups=planes.shape[1]).unflatten(1, x.shape[1:3])
+        return halved
 
 
 class MaxPool(nn.Module):

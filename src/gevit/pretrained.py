@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,12 @@ def create_model(
     preset: str = "rotmnist",
     in_channels: int | None = None,
     num_classes: int | None = None,
-    neighborhood: int | None = 5,
-    encoding: str = "ge",
+    neighborhood: int | Sequence[int | None] | None = 5,
+    encoding: str | Sequence[str] = "ge",
     pooling: str = "max_mean",
     backend: str = "auto",
     pretrained: bool = False,
+    restrict: str | None = None,
 ) -> EquivariantModel:
     """Build a classifier of images by name, with random or pretrained weights.
 
@@ -33,18 +35,22 @@ def create_model(
             `GroupTransformer`. The baselines are `z2_cnn` (a plain CNN), `p4_cnn` (group convolutions),
             `alpha_p4_cnn` (attentive group convolutions) and `cpvt` (a plain vision transformer).
         preset: the architecture. The paper's are named after the data sets they were made for: `"rotmnist"`,
-            `"cifar10"` and `"pcam"`. `"nano"`, for digits and thumbnails, has a stem of group convolutions before
-            attention and learns from fewer images; it is for the transformers `*_sa` only.
+            `"cifar10"` and `"pcam"`. `"nano"` (digits and thumbnails), `"tiny"` (32 to 128 pixels) and `"small"` (up to
+            512) begin with group convolutions, are many times as fast and learn from fewer images; they are for the
+            transformers `*_sa` only.
         in_channels: channels of the images, if other than the preset's.
         num_classes: number of classes, if other than the preset's.
-        neighborhood: side of the square of pixels that each pixel attends to, an odd number; None for the whole image.
+        neighborhood: side of the square of pixels that each pixel attends to, an odd number, None for the whole image;
+            or one for each stage of the architecture.
         encoding: the positional encoding: `"ge"` (the paper), `"gsa"` (GSA-Nets, not equivariant) or `"relative"`
-            (equivariant, and faster on large groups).
+            (equivariant, and faster on large groups); or one for each stage.
         pooling: how feature maps become logits: `"max_mean"` (the paper) or `"sum_max"` (the authors' code).
         backend: how attention is computed, see `gevit.attention`. This and the three before it are options of the
             transformers `*_sa`: a baseline takes only their defaults.
         pretrained: load the weights that come with the package, in evaluation mode. Options other than theirs are
             refused. Their classes, normalisation and training are in `model.info`.
+        restrict: the subgroup that feature maps live on from the last stage on, such as `"c4"`, or from stage 2 on,
+            `"c4@2"`; the model is equivariant to that subgroup (see `GroupTransformer`).
 
     >>> model = create_model("r4_sa")
     >>> sum(p.numel() for p in model.parameters())
@@ -56,6 +62,7 @@ def create_model(
         "neighborhood": neighborhood,
         "encoding": encoding,
         "pooling": pooling,
+        "restrict": restrict,
     }
     if not pretrained:
         return build_model(name, preset, **options, backend=backend)

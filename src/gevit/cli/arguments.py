@@ -25,7 +25,9 @@ def add_model_source(parser: argparse.ArgumentParser, several: bool = False) -> 
     else:
         source.add_argument("--model", metavar="NAME", help="model by name, such as r4_sa")
     source.add_argument("--pretrained", action="store_true", help="the weights that come with the package")
-    source.add_argument("--preset", default="rotmnist", help="architecture: rotmnist, cifar10, pcam or nano")
+    source.add_argument(
+        "--preset", default="rotmnist", help="architecture: rotmnist, cifar10, pcam, nano, tiny or small"
+    )
     source.add_argument("--backend", default="auto", help="auto, reference, factored or native")
 
 

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         case.add_argument(flag, nargs="+", action="extend", help=help, **options)
 
     several("--model", "such as r4_sa (the default) or d4_sa", metavar="NAME")
-    several("--preset", "rotmnist (the default), cifar10 or pcam", metavar="NAME")
+    several("--preset", "rotmnist (the default), cifar10, pcam, nano, tiny or small", metavar="NAME")
     several("--neighborhood", "an odd side (default: 5), or 'global'", type=neighborhood, metavar="N")
     several("--encoding", "ge (the default), gsa or relative", metavar="NAME")
     several("--batch", "images in a step (default: 8)", type=positive_integer, metavar="N")

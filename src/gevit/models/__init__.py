@@ -2,8 +2,17 @@
 
 from gevit.models import official
 from gevit.models.base import EquivariantModel
-from gevit.models.presets import PRESETS, Preset
+from gevit.models.presets import PRESETS, Preset, Stage
 from gevit.models.registry import build_model, list_models
 from gevit.models.transformer import GroupTransformer
 
-__all__ = ["PRESETS", "EquivariantModel", "GroupTransformer", "Preset", "build_model", "list_models", "official"]
+__all__ = [
+    "PRESETS",
+    "EquivariantModel",
+    "GroupTransformer",
+    "Preset",
+    "Stage",
+    "build_model",
+    "list_models",
+    "official",
+]

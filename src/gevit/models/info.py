@@ -30,9 +30,10 @@ class ModelInfo:
         preset: the architecture.
         in_channels: channels of its images.
         num_classes: number of classes.
-        neighborhood: odd side of the neighbourhood, None for global attention.
-        encoding: the positional encoding.
+        neighborhood: odd side of the neighbourhood, None for global attention; or one for each stage.
+        encoding: the positional encoding, or one for each stage.
         pooling: the invariant pooling.
+        restrict: the subgroup of late feature maps, None for the whole group.
         classes: the names of the classes, in the order of the logits.
         image_size: side of the images it was trained on.
         mean: per channel, subtracted from pixels in [0, 1].
@@ -45,9 +46,10 @@ class ModelInfo:
     preset: str
     in_channels: int
     num_classes: int
-    neighborhood: int | None = 5
-    encoding: str = "ge"
+    neighborhood: int | tuple[int | None, ...] | None = 5
+    encoding: str | tuple[str, ...] = "ge"
     pooling: str = "max_mean"
+    restrict: str | None = None
     classes: tuple[str, ...]
     image_size: int
     mean: tuple[float, ...]
@@ -56,17 +58,20 @@ class ModelInfo:
     trained: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("name", "preset", "encoding", "pooling", "data"):
+        encodings, neighborhoods = _several(self.encoding), _several(self.neighborhood)
+        for name in ("name", "preset", "pooling", "data"):
             _check_text(name, getattr(self, name))
         check_choice("preset", self.preset, PRESETS)
-        check_choice("encoding", self.encoding, ENCODINGS)
         check_choice("pooling", self.pooling, POOLINGS)
-        check_neighborhood(self.neighborhood)
+        for encoding in encodings:
+            _check_text("encoding", encoding)
+            check_choice("encoding", encoding, ENCODINGS)
+        if self.restrict is not None:
+            _check_text("restrict", self.restrict)
+        for neighborhood in neighborhoods:
+            _check_at_most("neighborhood", check_neighborhood(neighborhood) or 0)
         for name in ("in_channels", "num_classes", "image_size"):
-            check_count(name, getattr(self, name))
-        for name, largest in _LARGEST.items():
-            if (getattr(self, name) or 0) > largest:
-                raise ValueError(f"{name} must be at most {largest:,}, got {getattr(self, name)}")
+            _check_at_most(name, check_count(name, getattr(self, name)))
         for name, wanted in (("classes", self.num_classes), ("mean", self.in_channels), ("std", self.in_channels)):
             values = getattr(self, name)
             if not isinstance(values, tuple):
@@ -87,7 +92,7 @@ class ModelInfo:
     @property
     def options(self) -> dict[str, Any]:
         """What `create_model` takes besides name and preset."""
-        names = ("in_channels", "num_classes", "neighborhood", "encoding", "pooling")
+        names = ("in_channels", "num_classes", "neighborhood", "encoding", "pooling", "restrict")
         return {name: getattr(self, name) for name in names}
 
     def normalize(self, images: Tensor) -> Tensor:
@@ -111,10 +116,17 @@ class ModelInfo:
             optional = field_.default is not dataclasses.MISSING or field_.default_factory is not dataclasses.MISSING
             if name not in content and not optional:
                 raise ValueError(f"the field {name!r} is missing")
-        for name in ("classes", "mean", "std"):
-            if isinstance(content[name], list):
-                content[name] = tuple(content[name])
+        content = {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
         return ModelInfo(**content)
+
+
+def _several(value: object) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _check_at_most(name: str, value: int) -> None:
+    if value > _LARGEST[name]:
+        raise ValueError(f"{name} must be at most {_LARGEST[name]:,}, got {value}")
 
 
 def _check_text(what: str, value: object) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gevit._checks import check_choice, check_count
 from gevit.groups import Cyclic, Dihedral, Group
@@ -48,10 +48,11 @@ def build_model(
     preset: str = "rotmnist",
     in_channels: int | None = None,
     num_classes: int | None = None,
-    neighborhood: int | None = 5,
-    encoding: str = "ge",
+    neighborhood: int | Sequence[int | None] | None = 5,
+    encoding: str | Sequence[str] = "ge",
     pooling: str = "max_mean",
     backend: str = "auto",
+    restrict: str | None = None,
 ) -> EquivariantModel:
     """Build a model by name, with random weights; the arguments are those of `gevit.create_model`."""
     check_choice("model", name, list_models())
@@ -63,7 +64,9 @@ def build_model(
     if name in _BASELINES:
         if architecture.stem:
             raise ValueError(f"preset {preset!r} is an architecture of the self-attention models, which {name} is not")
-        _check_defaults(name, neighborhood=neighborhood, encoding=encoding, pooling=pooling, backend=backend)
+        _check_defaults(
+            name, neighborhood=neighborhood, encoding=encoding, pooling=pooling, backend=backend, restrict=restrict
+        )
         return _BASELINES[name](architecture)
     return GroupTransformer(
         SELF_ATTENTION[name],
@@ -72,6 +75,7 @@ def build_model(
         encoding=encoding,
         pooling=pooling,
         backend=backend,
+        restrict=restrict,
     )
 
 

@@ -62,10 +62,13 @@ class TrainConfig:
     out: str | None = _setting("run", None, "folder of the run; default: runs/MODEL-DATA", may_change=True)
 
     preset: str | None = _setting(
-        "network", None, "architecture: rotmnist, cifar10, pcam or nano; default: the one made for the data"
+        "network", None, "architecture: rotmnist, cifar10, pcam, nano, tiny or small; default: made for the data"
     )
     encoding: str = _setting("network", "ge", "positional encoding: ge, gsa or relative")
     neighborhood: int | None = _setting("network", 5, "odd side of the neighbourhood, or 'global'", COUNT)
+    restrict: str | None = _setting(
+        "network", None, "subgroup of the late feature maps, e.g. c4 for a d4 model, or c4@2: from stage 2 on"
+    )
     pooling: str = _setting("network", "max_mean", "invariant head", choices=("max_mean", "sum_max"))
     backend: str = _setting(
         "network",

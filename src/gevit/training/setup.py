@@ -14,13 +14,14 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from gevit.data import DataSet, open_dataset
+from gevit.data.catalog import CATALOG
 from gevit.data.dataset import choose
 from gevit.layers import GroupAttention, LiftingAttention
 from gevit.models import PRESETS, list_models
 from gevit.models.base import EquivariantModel, info_of
 from gevit.models.cpvt import SelfAttention
 from gevit.models.info import ModelInfo
-from gevit.models.registry import build
+from gevit.models.registry import SELF_ATTENTION, build
 from gevit.persistence import load
 from gevit.pretrained import pretrained_path
 from gevit.training.batches import For, seed_for
@@ -101,12 +102,13 @@ def describe_model(config: TrainConfig, data: DataSet, digest: str) -> ModelInfo
     is_whole = not (config.limit_train or config.limit_valid or config.limit_test)
     return ModelInfo(
         name=config.model,
-        preset=config.preset or preset_for(data),
+        preset=config.preset or preset_for(config.model, data),
         in_channels=data.channels,
         num_classes=len(data.classes),
         neighborhood=config.neighborhood,
         encoding=config.encoding,
         pooling=config.pooling,
+        restrict=config.restrict,
         classes=data.classes,
         image_size=data.image_size,
         mean=data.mean,
@@ -116,10 +118,17 @@ def describe_model(config: TrainConfig, data: DataSet, digest: str) -> ModelInfo
     )
 
 
-def preset_for(data: DataSet) -> str:
-    """The architecture that was made for such images: that of the named set, else by their size."""
+def preset_for(model: str, data: DataSet) -> str:
+    """The architecture that was made for such images: the paper's for its data sets, else `tiny`.
+
+    The baselines have no such architecture: they take what the paper's for images of this size says of dropout.
+    """
     if data.name in PRESETS:
         return data.name
+    if data.name in CATALOG and data.image_size <= SMALL_IMAGE:
+        return "rotmnist"
+    if model in SELF_ATTENTION:
+        return "tiny"
     return "rotmnist" if data.image_size <= SMALL_IMAGE else "pcam"
 
 
