@@ -13,7 +13,7 @@ from importlib import metadata
 from gevit.rendering.words import printable
 
 COMMANDS = {
-    "train": ("gevit.cli.train", "train a model on a data set or a folder of images; resume a run"),
+    "train": ("gevit.cli.train", "train a model on a data set, or a folder or archive of images; resume a run"),
     "evaluate": ("gevit.cli.evaluate", "accuracy, per class and against rotation, of a trained model"),
     "predict": ("gevit.cli.predict", "classify image files with a trained model"),
     "data": ("gevit.cli.data", "list, get, verify and look at data sets"),

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     checking.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
     looking = actions.add_parser("preview", help="draw a contact sheet of a data set")
-    looking.add_argument("name", help=f"{', '.join(CATALOG)}, or a path to a folder of images")
+    looking.add_argument("name", help=f"{', '.join(CATALOG)}, or a path to a folder or archive of images")
     looking.add_argument("--split", default="train", help="train (the default), valid or test")
     looking.add_argument(
         "--rows",

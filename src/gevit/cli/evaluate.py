@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "and how exactly the model is equivariant."
     )
     add_model_source(parser)
-    parser.add_argument("--data", required=True, metavar="NAME", help="data set by name, or a folder of images")
+    parser.add_argument("--data", required=True, metavar="NAME", help="data set, or a folder or archive of images")
     parser.add_argument("--data-root", type=Path, metavar="DIR", help="where the named data sets are")
     parser.add_argument("--skip-corrupt", action="store_true", help="leave out files that cannot be decoded")
     parser.add_argument("--split", choices=["train", "valid", "test"], default="test", help="which images")

@@ -179,10 +179,7 @@ def _image(args: argparse.Namespace, model: EquivariantModel) -> Tensor:
 
 def _picture(path: Path, size: int, channels: int) -> Tensor:
     """A picture file as values in [0, 1]."""
-    import numpy as np
-    import torch
-
-    from gevit.data.decode import decode
+    from gevit.data.decode import as_floats, decode
 
     try:
         pixels = decode(path, size, channels)
@@ -191,7 +188,7 @@ def _picture(path: Path, size: int, channels: int) -> Tensor:
     except Exception as error:  # Pillow's decoders raise whatever they like at a damaged file
         reason = getattr(error, "strerror", None) or error
         raise OSError(f"cannot read {path} as a picture: {reason}; give a PNG, JPEG or TIFF file") from error
-    return torch.from_numpy(pixels.astype(np.float32)) / np.iinfo(pixels.dtype).max
+    return as_floats(pixels)
 
 
 def _numbers(error: RelativeError) -> dict[str, Any]:

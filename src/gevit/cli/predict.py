@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "into a pipe or file one line a file: its name, the class and its probability, separated by tabs."
     )
     add_model_source(parser)
-    parser.add_argument("files", nargs="+", metavar="FILE", help="image files, folders of them, or quoted globs")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="image files, folders or archives (zip, tar) of them, or quoted globs"
+    )
     parser.add_argument("--top", type=int, default=1, metavar="K", help="how many classes for each file")
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images at a time")
     parser.add_argument(

@@ -6,7 +6,6 @@ Light to import: the module that reads a set is imported when the set is opened.
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 # Larger files are only compared by size when they are opened; `gevit data verify` reads them all.
 HASHED_AT_OPEN = 512 * 2**20
 BAD = ("changed", "missing", "unreadable")
-ARCHIVES = re.compile(r"\.(zip|7z|rar|tgz|tbz2?|txz|(tar(\.\w+)?))$")
 
 
 @dataclass(frozen=True)
@@ -177,6 +175,16 @@ CATALOG = {
                 f"camelyonpatch_level_2_split_{split}_{x}.h5" for split in ("train", "valid", "test") for x in "xy"
             ),
         ),
+        Entry(
+            "eurosat",
+            "eurosat",
+            27_000,
+            10,
+            "3x64x64",
+            "Helber et al. 2019",
+            folders=("eurosat", ""),
+            files=("EuroSAT_RGB.zip",),
+        ),
     )
 }
 
@@ -185,7 +193,7 @@ def list_datasets() -> list[str]:
     """Names of the data sets that `open_dataset` knows.
 
     >>> list_datasets()
-    ['digits', 'digits-upright', 'rotmnist', 'rotmnist-rebuilt', 'cifar10', 'pcam']
+    ['digits', 'digits-upright', 'rotmnist', 'rotmnist-rebuilt', 'cifar10', 'pcam', 'eurosat']
     """
     return list(CATALOG)
 
@@ -199,14 +207,15 @@ def open_dataset(
     skip_corrupt: bool = False,
     seed: int = 0,
 ) -> DataSet:
-    """Open a data set by name, or a folder of images by its path.
+    """Open a data set by name, or a folder or archive of images by its path.
 
     Args:
         name: one of `list_datasets()`, or a path to a folder with a folder of images for each class, or with
-            train, valid and test folders of such (see `gevit.data.folder`).
+            train, valid and test folders of such (see `gevit.data.folder`), or to a zip or tar archive of one.
         root: where named sets are stored; the environment variable GEVIT_DATA or ~/.cache/gevit if not given.
         image_size: side that the images are scaled to; if not given, that of the named set, or of the folder's files.
-        channels: 1 or 3 for the images of a folder; that of a named set is fixed.
+        channels: 1 or 3 for the pictures of a folder, else the number of bands of its TIFF files; if not given, that
+            of the files. That of a named set is fixed.
         skip_corrupt: leave out files of a folder that cannot be decoded instead of raising.
         seed: of the automatic split of a folder; named sets are always split the same way.
     """
@@ -214,7 +223,7 @@ def open_dataset(
     if entry is None:
         from gevit.data.folder import open_folder
 
-        return open_folder(_folder(name), image_size, channels, skip_corrupt, seed)
+        return open_folder(_existing(name), image_size, channels, skip_corrupt, seed)
     place = data_root(root)
     folder = entry.folder(place)
     _check_recorded(entry, place)
@@ -282,18 +291,17 @@ def kept_datasets(root: str | Path | None = None) -> list[str]:
     return [name for name, entry in CATALOG.items() if entry.found(place) or recorded_files(place, name)]
 
 
-def _folder(name: str) -> Path:
+def _existing(name: str) -> Path:
     path = Path(name).expanduser()
-    if path.is_dir():
-        return path
     if path.exists():
-        remedy = "; unpack it, and give the folder with the images" if ARCHIVES.search(path.name.lower()) else ""
-        raise ValueError(f"{path} is no folder; expected a folder of images or one of {', '.join(CATALOG)}{remedy}")
+        return path
     from gevit._checks import check_choice
 
     if path.parent == Path():
-        check_choice("data set", name, [*CATALOG, "a path to a folder of images"])
-    raise FileNotFoundError(f"no folder {path}; expected a folder of images or one of {', '.join(CATALOG)}")
+        check_choice("data set", name, [*CATALOG, "a path to a folder or archive of images"])
+    raise FileNotFoundError(
+        f"no folder or archive {path}; expected a folder of images, an archive of one, or one of {', '.join(CATALOG)}"
+    )
 
 
 def _check_recorded(entry: Entry, root: Path) -> None:

@@ -1,10 +1,11 @@
 """From an image file to pixels, whatever its format.
 
-Orientation tags (EXIF) are applied. Transparent images are laid on white. Colour is read with 8 bits a channel
-(palette, CMYK, 16 bits and the like become RGB), grey with 8 or 16; floating-point images must be in [0, 1] and are
-kept with 16 bits. Of several frames or pages the first is read. The shorter side is scaled to the wanted size
-(bilinear, averaging where it shrinks), and the middle of the longer one is kept; a large JPEG is decoded at a half, a
-quarter or an eighth of its size if that is still twice the wanted one.
+Orientation tags (EXIF) are applied. Transparent images are laid on white. Pictures in colour are read with 8 bits a
+channel (palette, CMYK and the like become RGB), grey ones with 8 or 16. TIFF files may have any number of bands, of any
+type of number (`gevit.data.tiff`): integers are read as fractions of the largest one of their type, floats as they
+are, if they are finite. Of several frames the first is read. The shorter side is scaled to the wanted size (bilinear,
+averaging where it shrinks), and the middle of the longer one is kept; a large JPEG is decoded at a half, a quarter or
+an eighth of its size if that is still twice the wanted one.
 
 Nothing is decoded before the header is known: a file of more than `MOST_PIXELS` pixels is refused, and so is one that
 is truncated, that is not of the formats below, or that is no file but a pipe or a device.
@@ -16,53 +17,113 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float32, UInt
+import torch
+from jaxtyping import Float, Float32, Shaped, UInt
+from torch import Tensor
 
+from gevit.data.archive import Location, Stream, opened
 from gevit.data.dataset import MOST_PIXELS
+from gevit.data.tiff import bands_of, is_tiff, read_bands
 from gevit.environment import needs
-from gevit.files import open_regular
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp"})
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP")  # others of Pillow's run programs or fetch more files
-GREY = frozenset({"1", "L", "LA", "La", "I", "F"})
+GREY = frozenset({"1", "L", "LA", "La", "I"})
+GREY_OR_COLOUR = (1, 3)  # they become each other; other numbers of channels are what they are
+LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
+
+Pixels = UInt[np.ndarray, "channels size size"] | Float32[np.ndarray, "channels size size"]
 
 
 @dataclass(frozen=True)
 class Header:
-    """What an image file says of itself before it is decoded."""
+    """What an image file says of itself before it is decoded.
+
+    Attributes:
+        width: in pixels.
+        height: in pixels.
+        channels: 1 if it is grey, 3 if it is in colour, else its number of bands.
+    """
 
     width: int
     height: int
-    grey: bool
+    channels: int
 
 
-def probe(path: Path) -> Header:
+def probe(path: Location) -> Header:
     """Read the header of an image file."""
-    with _opened(path) as image:
-        return Header(*image.size, grey=_is_grey(image))
+    with opened(path) as file:
+        bands = bands_of(file) if is_tiff(file) else None
+        if bands:
+            channels, height, width = bands
+            return Header(width, height, channels)
+        with _picture(file) as image:
+            return Header(*image.size, channels=1 if _is_grey(image) else 3)
 
 
-def decode(path: Path, size: int, channels: int) -> UInt[np.ndarray, "channels size size"]:
-    """Decode an image file to `channels` (1 or 3) square planes of this size, of 8 or 16 bits."""
-    with _opened(path) as image:
-        from PIL import Image, ImageOps
+def decode(path: Location, size: int, channels: int) -> Pixels:
+    """Decode an image file to square planes of this size, of 8 or 16 bits, or floats.
 
-        image.draft(None, (2 * size, 2 * size))
-        ImageOps.exif_transpose(image, in_place=True)
-        deep = image.mode in ("I", "F") or image.mode.startswith("I;16")
-        flat = Image.fromarray(_fractions(image)) if deep else _flat(image, "RGB" if channels == 3 else "L")
-        pixels = np.asarray(ImageOps.fit(flat, (size, size), Image.Resampling.BILINEAR))
+    Args:
+        path: the file.
+        size: the side of the planes.
+        channels: 1 (grey), 3 (colour), or the number of bands that the file must have.
+    """
+    with opened(path) as file:
+        if is_tiff(file) and (channels not in GREY_OR_COLOUR or bands_of(file)):
+            return _fitted_bands(read_bands(file), size, channels)
+        if channels not in GREY_OR_COLOUR:
+            raise ValueError(f"it is a picture in grey or colour, expected {channels} bands")
+        with _picture(file) as image:
+            return _fitted_picture(image, size, channels)
+
+
+def as_floats(pixels: Pixels) -> Float[Tensor, "channels size size"]:
+    """Pixels as `decode` gives them, as float32: integers as fractions of the largest, floats as they are."""
+    full = np.iinfo(pixels.dtype).max if pixels.dtype.kind == "u" else 1
+    return torch.from_numpy(pixels.astype(np.float32)) / full
+
+
+def _fitted_picture(image: Image, size: int, channels: int) -> Pixels:
+    from PIL import Image as PillowImage
+    from PIL import ImageOps
+
+    image.draft(None, (2 * size, 2 * size))
+    ImageOps.exif_transpose(image, in_place=True)
+    deep = image.mode == "I" or image.mode.startswith("I;16")
+    flat = PillowImage.fromarray(_fractions(image)) if deep else _flat(image, "RGB" if channels == 3 else "L")
+    pixels = np.asarray(ImageOps.fit(flat, (size, size), PillowImage.Resampling.BILINEAR))
     if deep:
         pixels = (pixels * 65535).round().astype(np.uint16)
     planes = pixels.transpose(2, 0, 1) if pixels.ndim == 3 else pixels[None]
     return np.array(np.broadcast_to(planes, (channels, size, size)), order="C")
+
+
+def _fitted_bands(bands: Shaped[np.ndarray, "bands height width"], size: int, channels: int) -> Pixels:
+    with needs("pillow"):
+        from PIL import Image, ImageOps
+    kind = bands.dtype
+    if kind.kind not in "uif":
+        raise ValueError(f"its pixels must be integers or floats, they are {kind}")
+    if not {len(bands), channels} <= set(GREY_OR_COLOUR) and len(bands) != channels:
+        raise ValueError(f"it has {len(bands)} bands, expected {channels}")
+    with np.errstate(over="ignore"):
+        planes = [Image.fromarray(band.astype(np.float32)) for band in bands]
+    fitted = np.stack([np.asarray(ImageOps.fit(plane, (size, size), Image.Resampling.BILINEAR)) for plane in planes])
+    if not np.isfinite(fitted).all():
+        raise ValueError("its pixels must be finite numbers of 32 bits, some are NaN, infinite or larger")
+    if channels < len(bands):
+        fitted = np.tensordot(LUMA, fitted, 1)[None]
+    fitted = np.array(np.broadcast_to(fitted, (channels, size, size)), order="C")
+    if kind in (np.uint8, np.uint16):
+        return fitted.round().astype(kind.newbyteorder("="))
+    return fitted / np.float32(np.iinfo(kind).max) if kind.kind in "ui" else fitted
 
 
 @contextmanager
@@ -76,23 +137,22 @@ def without_bomb_warnings() -> Iterator[None]:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image]:
+def _picture(file: Stream) -> Iterator[Image]:
     """The image with its header read, and refused if that says too much."""
     with needs("pillow"):
         from PIL import Image, UnidentifiedImageError
-    with open_regular(path) as file:
-        try:
-            opened = Image.open(file, formats=FORMATS)
-        except UnidentifiedImageError as error:
-            raise ValueError(f"it is no image of a known format ({', '.join(FORMATS)}), or damaged") from error
-        except Image.DecompressionBombError as error:
-            raise ValueError(f"it has more than {MOST_PIXELS:,} pixels; scale it down first") from error
-        with opened as image:
-            if image.width * image.height > MOST_PIXELS:
-                raise ValueError(
-                    f"it has {image.width:,} x {image.height:,} pixels, more than {MOST_PIXELS:,}; scale it down first"
-                )
-            yield image
+    try:
+        recognised = Image.open(file, formats=FORMATS)
+    except UnidentifiedImageError as error:
+        raise ValueError(f"it is no image of a known format ({', '.join(FORMATS)}), or damaged") from error
+    except Image.DecompressionBombError as error:
+        raise ValueError(f"it has more than {MOST_PIXELS:,} pixels; scale it down first") from error
+    with recognised as image:
+        if image.width * image.height > MOST_PIXELS:
+            raise ValueError(
+                f"it has {image.width:,} x {image.height:,} pixels, more than {MOST_PIXELS:,}; scale it down first"
+            )
+        yield image
 
 
 def _is_grey(image: Image) -> bool:
@@ -113,11 +173,8 @@ def _flat(image: Image, mode: str) -> Image:
 
 
 def _fractions(image: Image) -> Float32[np.ndarray, "h w"]:
-    """Pixels of a 16-bit or floating-point image, in [0, 1]."""
-    highest = 1 if image.mode == "F" else 65535
+    """Pixels of a grey image of 16 bits, in [0, 1]."""
     pixels = np.asarray(image, dtype=np.float32)
-    if not (pixels.min() >= 0 and pixels.max() <= highest):  # a NaN fails too
-        raise ValueError(
-            f"pixels of mode {image.mode} must be in [0, {highest}], found {pixels.min():g} to {pixels.max():g}"
-        )
-    return pixels / np.float32(highest)
+    if not (pixels.min() >= 0 and pixels.max() <= 65535):
+        raise ValueError(f"its pixels must be in [0, 65535], found {pixels.min():g} to {pixels.max():g}")
+    return pixels / np.float32(65535)

@@ -1,105 +1,62 @@
-"""Any folder of images as a data set.
+"""Any folder or archive of images as a data set.
 
-The folder has either a folder of images for each class, or the folders `train`, `valid` (also `val`, `validation`) and
-`test`, each with the same class folders. Class folders alone are split automatically: 80% train, 10% valid, 10% test of
-every class. If there is no `valid`, a tenth of every class of train is cut off. Class folders may be nested. Hidden
-files, files that are no images by their suffix, and what archivers and file servers leave behind are passed over.
+It has either a folder of images for each class, or the folders `train`, `valid` (also `val`, `validation`) and `test`,
+each with the same class folders. A lone folder around all of that, as archives often have, is looked into. Class
+folders alone are split automatically: 80% train, 10% valid, 10% test of every class. If there is no `valid`, a tenth of
+every class of train is cut off. Class folders may be nested. Hidden files, files that are no images by their suffix,
+and what archivers and file servers leave behind are passed over.
 
-Every file is decoded once when the set is opened, so that a corrupt one is found then; what fits into a memory budget
-is kept, the rest is decoded again when it is asked for.
+The images of an archive are those of the folder that it unpacks to: same digest, same split.
 """
 
 from __future__ import annotations
 
-import hashlib
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from threading import Condition
-from typing import TypeVar
 
-import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt
+from jaxtyping import Int
 from torch import Tensor
 
-from gevit.data.dataset import MOST_PIXELS, SPLITS, DataSet, Split, check_image_size, stratified_split
-from gevit.data.decode import SUFFIXES, Header, decode, probe, without_bomb_warnings
-from gevit.data.storage import checksum
+from gevit._checks import check_count
+from gevit.data.archive import Archive, Location, name_of
+from gevit.data.dataset import SPLITS, DataSet, Split, check_image_size, stratified_split
+from gevit.data.decode import GREY_OR_COLOUR, SUFFIXES, Header
+from gevit.data.file_split import FileSplit, check_images, read_headers, report_corrupt
 from gevit.rendering.words import printable
 
 SPLIT_NAMES = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
 JUNK = frozenset({"__MACOSX", "@eaDir", "#recycle", "$RECYCLE.BIN", "System Volume Information", "lost+found"})
-MEMORY_BUDGET = 2**30
 LARGEST_DEFAULT_SIZE, DEFAULT_SIZE = 96, 64
-SHOWN = 5
-Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True)
-class Checked:
-    """A file that can be decoded: its checksum, and its pixels if they are kept."""
-
-    sha256: str
-    pixels: UInt[np.ndarray, "c h w"] | None
-
-
-class FolderSplit(Split):
-    """Image files with their labels; pixels that are not kept in memory are decoded when asked for."""
-
-    def __init__(
-        self,
-        files: Sequence[Path],
-        labels: Int[Tensor, " n"],
-        size: int,
-        channels: int,
-        checked: Sequence[Checked],
-    ) -> None:
-        self.files, self.labels = files, labels
-        self._size, self._channels = size, channels
-        self._checked = checked
-
-    def _read(self, indices: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
-        images = torch.empty(len(indices), self._channels, self._size, self._size)
-        for image, index in zip(images, indices.tolist(), strict=True):
-            pixels = self._checked[index].pixels
-            if pixels is None:
-                pixels = decode(self.files[index], self._size, self._channels)
-            image[:] = torch.from_numpy(pixels).float() / np.iinfo(pixels.dtype).max
-        return images
-
-    def fingerprint(self) -> bytes:
-        """Of the content of every file: decoders of different versions may differ in the last bits of a pixel."""
-        return hashlib.sha256("".join(checked.sha256 for checked in self._checked).encode()).digest()
 
 
 def open_folder(path: Path, image_size: int | None, channels: int | None, skip_corrupt: bool, seed: int) -> DataSet:
-    """Open a folder of images.
+    """Open a folder of images, or an archive of one.
 
     Args:
-        path: the folder.
+        path: the folder or archive.
         image_size: side of the images; if not given, that of the files if they are square, all alike and not larger
             than 96, else 64.
-        channels: 1 or 3; if not given, 1 if all files are grey.
+        channels: 1 or 3, or the number of bands of TIFF files; if not given, 1 if all files are grey, 3 if they are
+            grey or in colour, else the number of bands that all of them have.
         skip_corrupt: leave out files that cannot be decoded, with a warning.
         seed: of the automatic split.
     """
-    if channels not in (None, 1, 3):
-        raise ValueError(f"channels must be 1 (grey) or 3 (colour), got {channels}")
+    if channels is not None:
+        check_count("channels", channels)
     if image_size is not None:
         check_image_size(image_size)
-    layout = list_images(path)
+    where = located(path)
+    layout = list_images(where)
     files = [file for classes in layout.values() for members in classes.values() for file in members]
 
-    headers, corrupt = _attempt(probe, files, "reading headers")
+    headers, corrupt = read_headers(files)
     image_size = image_size or _common_size(headers.values())
-    channels = channels or (1 if all(header.grey for header in headers.values()) else 3)
-    checked, undecodable = _attempt(_Checker(headers, image_size, channels), list(headers), "checking images")
+    channels = _common_channels(headers, channels)
+    checked, undecodable = check_images(headers, image_size, channels)
     corrupt |= undecodable
     if corrupt:
-        _report_corrupt(path, corrupt, len(files), skip_corrupt)
+        report_corrupt(where, corrupt, len(files), skip_corrupt)
 
     names = tuple(sorted(next(iter(layout.values()))))
     members = [
@@ -114,23 +71,28 @@ def open_folder(path: Path, image_size: int | None, channels: int | None, skip_c
         split: torch.tensor([i for i, member in enumerate(members) if member[0] == split], dtype=torch.int64)
         for split in layout
     }
-    sound = {file: checked[file] for _, _, file in members}
-    whole = FolderSplit(list(sound), labels, image_size, channels, list(sound.values()))
+    whole = FileSplit({file: checked[file] for _, _, file in members}, labels, image_size, channels)
     parts, drawn, how = _parts(by_split, labels, names, seed)
     train, valid, test = (whole.subset(part) for part in parts)
     mean, std = _statistics(train)
     # The name alone: the digest of a set must not change with the place from which its folder is looked at.
-    name = path.resolve().name
-    note = f"images of the folder {name}, {len(train):,} train, {len(valid):,} validation, {len(test):,} test, {how}"
+    name, kind = name_of(path), "folder" if path.is_dir() else "archive"
+    note = f"images of the {kind} {name}, {len(train):,} train, {len(valid):,} validation, {len(test):,} test, {how}"
     if corrupt:
         note += f"; {len(corrupt):,} corrupt files left out"
     return DataSet(name, names, channels, image_size, mean, std, train, valid, test, note, drawn)
 
 
-def list_images(path: Path) -> dict[str, dict[str, list[Path]]]:
+def located(path: Path) -> Location:
+    """The folder itself, or the outermost folder in the archive."""
+    return path if path.is_dir() else Archive(path, SUFFIXES).root
+
+
+def list_images(path: Location) -> dict[str, dict[str, list[Location]]]:
     """Image files by split and class; the one split of a folder without splits is called `all`."""
+    path = _unwrapped(path)
     folders = _folders(path)
-    splits: dict[str, Path] = {}
+    splits: dict[str, Location] = {}
     for folder in folders:
         split = SPLIT_NAMES.get(folder.name.lower())
         if split and split in splits:
@@ -152,22 +114,50 @@ def list_images(path: Path) -> dict[str, dict[str, list[Path]]]:
     return layout
 
 
-def image_files(folder: Path) -> list[Path]:
+def image_files(folder: Location) -> list[Location]:
     """The image files anywhere below a folder, by their suffixes, in order; hidden ones are left out."""
+    return list(_images_below(folder))
+
+
+def _images_below(folder: Location) -> Iterator[Location]:
+    for item in _seen_in(folder):
+        if item.is_dir():
+            if not item.is_symlink():  # which could lead around in circles
+                yield from _images_below(item)
+        elif _is_image(item):
+            yield item
+
+
+def _is_image(file: Location) -> bool:
+    return file.suffix.lower() in SUFFIXES and file.is_file()
+
+
+def _seen_in(folder: Location) -> list[Location]:
+    """What is in a folder and is not passed over, in order."""
+    items: Iterable[Location] = folder.iterdir()
     return sorted(
-        file
-        for file in folder.rglob("*")
-        if file.suffix.lower() in SUFFIXES
-        and file.is_file()
-        and not any(map(_is_passed_over, file.relative_to(folder).parts))
+        (item for item in items if not item.name.startswith(".") and item.name not in JUNK), key=lambda item: item.name
     )
 
 
-def _folders(path: Path) -> list[Path]:
-    return sorted(folder for folder in path.iterdir() if folder.is_dir() and not _is_passed_over(folder.name))
+def _folders(path: Location) -> list[Location]:
+    return [item for item in _seen_in(path) if item.is_dir()]
 
 
-def _classes(path: Path, folders: Sequence[Path]) -> dict[str, list[Path]]:
+def _loose(path: Location) -> int:
+    """The number of images in a folder itself."""
+    return sum(map(_is_image, _seen_in(path)))
+
+
+def _unwrapped(path: Location) -> Location:
+    """The folder of the classes or splits: this one, or a lone folder in it that has nothing but folders."""
+    folders = _folders(path)
+    if len(folders) != 1 or _loose(path) or folders[0].name.lower() in SPLIT_NAMES:
+        return path
+    return path if _loose(folders[0]) or not _folders(folders[0]) else _unwrapped(folders[0])
+
+
+def _classes(path: Location, folders: Sequence[Location]) -> dict[str, list[Location]]:
     for folder in folders:
         try:
             folder.name.encode()
@@ -177,7 +167,7 @@ def _classes(path: Path, folders: Sequence[Path]) -> dict[str, list[Path]]:
             ) from error
     classes = {folder.name: image_files(folder) for folder in folders}
     if len(classes) < 2:
-        loose = sum(file.suffix.lower() in SUFFIXES for file in path.iterdir())
+        loose = _loose(path)
         raise ValueError(
             f"{path} has {len(classes)} class folders"
             + (f" and {loose} images outside of any" if loose else "")
@@ -185,78 +175,12 @@ def _classes(path: Path, folders: Sequence[Path]) -> dict[str, list[Path]]:
         )
     empty = [name for name, files in classes.items() if not files]
     if empty:
+        shown = ", ".join(f"{path}/{name}" for name in empty[:5])
         raise ValueError(
-            f"no images in the class folder {', '.join(str(path / name) for name in empty[:5])} ({len(empty)} of "
+            f"no images in the class folder {shown} ({len(empty)} of "
             f"{len(classes)} classes are empty); expected files ending in {', '.join(sorted(SUFFIXES))}"
         )
     return classes
-
-
-def _is_passed_over(name: str) -> bool:
-    return name.startswith(".") or name in JUNK
-
-
-class _Checker:
-    """Decodes files, and keeps the pixels until the memory budget is used up.
-
-    Threads decode at the same time, but never more than `MOST_PIXELS` pixels in all: a thread waits for its share.
-    """
-
-    def __init__(self, headers: Mapping[Path, Header], size: int, channels: int) -> None:
-        self._headers, self._size, self._channels = headers, size, channels
-        self._kept, self._decoding = 0, 0
-        self._change = Condition()
-
-    def __call__(self, file: Path) -> Checked:
-        pixels, digest = self._decode(file), checksum(file)
-        with self._change:
-            self._kept += pixels.nbytes
-            return Checked(digest, pixels if self._kept <= MEMORY_BUDGET else None)
-
-    def _decode(self, file: Path) -> UInt[np.ndarray, "c h w"]:
-        header = self._headers[file]
-        share = max(header.width * header.height, self._size**2)
-        with self._change:
-            self._change.wait_for(lambda: self._decoding + share <= MOST_PIXELS)
-            self._decoding += share
-        try:
-            return decode(file, self._size, self._channels)
-        finally:
-            with self._change:
-                self._decoding -= share
-                self._change.notify_all()
-
-
-def _attempt(
-    task: Callable[[Path], Answer], files: Sequence[Path], what: str
-) -> tuple[dict[Path, Answer], dict[Path, Exception]]:
-    """What `task` answers for each file and what it raises, with a progress bar if there are many."""
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    answers: dict[Path, Answer] = {}
-    errors: dict[Path, Exception] = {}
-    with without_bomb_warnings(), ThreadPoolExecutor() as threads:
-        futures = {file: threads.submit(task, file) for file in files}
-        quiet = len(files) <= 200 or not console.is_terminal
-        for file, future in track(futures.items(), what, console=console, transient=True, disable=quiet):
-            try:
-                answers[file] = future.result()
-            except ImportError:
-                raise
-            except Exception as error:  # decoders raise all sorts of errors for corrupt files
-                errors[file] = error
-    return answers, errors
-
-
-def _report_corrupt(path: Path, corrupt: dict[Path, Exception], total: int, skip: bool) -> None:
-    shown = "; ".join(f"{printable(file.relative_to(path))} ({error})" for file, error in list(corrupt.items())[:SHOWN])
-    more = f"; and {len(corrupt) - SHOWN} more" if len(corrupt) > SHOWN else ""
-    message = f"{len(corrupt)} of {total} images in {path} cannot be decoded: {shown}{more}"
-    if not skip:
-        raise ValueError(f"{message}. Repair or remove them, or leave them out with skip_corrupt=True (--skip-corrupt)")
-    warnings.warn(f"{message}; left out", stacklevel=4)
 
 
 def _common_size(headers: Iterable[Header]) -> int:
@@ -266,6 +190,29 @@ def _common_size(headers: Iterable[Header]) -> int:
         if width == height <= LARGEST_DEFAULT_SIZE:
             return width
     return DEFAULT_SIZE
+
+
+def _common_channels(headers: Mapping[Location, Header], wanted: int | None) -> int:
+    """The channels that all images can have: grey and colour become each other, bands are as they are."""
+    first: dict[int, Location] = {}
+    for file, header in headers.items():
+        first.setdefault(header.channels, file)
+    fixed = [count for count in first if count not in GREY_OR_COLOUR]
+    if fixed and len(first) > 1:
+        one, other = list(first.items())[:2]
+        raise ValueError(
+            f"the images have different numbers of bands: {one[0]} in {one[1]}, {other[0]} in {other[1]}; "
+            "expected the same in all of them"
+        )
+    if not fixed and wanted not in (None, *GREY_OR_COLOUR) and not any(map(_is_tiff, headers)):
+        raise ValueError(f"channels must be 1 (grey) or 3 (colour) for these images, got {wanted}")
+    if fixed and wanted not in (None, fixed[0]):
+        raise ValueError(f"channels must be {fixed[0]}, as the images have {fixed[0]} bands, got {wanted}")
+    return wanted or max(first, default=1)
+
+
+def _is_tiff(file: Location) -> bool:
+    return file.suffix.lower() in (".tif", ".tiff")  # a picture in there can be taken as bands
 
 
 def _parts(
@@ -295,7 +242,13 @@ def _statistics(train: Split, most: int = 2000) -> tuple[tuple[float, ...], tupl
         images = train.images(batch).double()
         total = total + images.mean((2, 3)).sum(0)
         squares = squares + images.square().mean((2, 3)).sum(0)
-    mean = total / len(indices)
-    std = (squares / len(indices) - mean.square()).clamp(min=1e-6).sqrt()
+    mean, squares = total / len(indices), squares / len(indices)
+    # A channel that hardly varies is not blown up; floats may be of any magnitude, so that is told by their size.
+    least = 1e-6 * squares.where(squares > 0, 1)
+    std = (squares - mean.square()).clamp(min=least).sqrt()
     # Rounded, since processors differ in the last digits, and the digest of a set must not.
-    return tuple(mean.round(decimals=8).tolist()), tuple(std.round(decimals=8).tolist())
+    return tuple(map(_rounded, mean.tolist())), tuple(map(_rounded, std.tolist()))
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.8g}")

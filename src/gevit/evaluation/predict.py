@@ -13,8 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gevit.data.decode import SUFFIXES, decode, without_bomb_warnings
-from gevit.data.folder import image_files
+from gevit.data.archive import NAMES, Location
+from gevit.data.decode import GREY_OR_COLOUR, SUFFIXES, as_floats, decode, without_bomb_warnings
+from gevit.data.folder import image_files, located
 from gevit.evaluation.evaluate import predict_logits
 from gevit.models.base import EquivariantModel, info_of
 from gevit.models.info import ModelInfo
@@ -25,14 +26,14 @@ class Prediction:
     """What a model says of an image file.
 
     Attributes:
-        path: the file.
+        path: the file, or the member of an archive.
         classes: names of the most probable classes, best first.
         probabilities: of those classes.
         looks_inverted: whether the image looks like the negative of what the model was trained on.
         error: why the file could not be read; there are no classes then.
     """
 
-    path: Path
+    path: Location
     classes: tuple[str, ...] = ()
     probabilities: tuple[float, ...] = ()
     looks_inverted: bool = False
@@ -49,12 +50,12 @@ class Prediction:
         return {"file": str(self.path), **top[0], "top": top, "looks_inverted": self.looks_inverted}
 
 
-def find_images(patterns: Iterable[str]) -> list[Path]:
-    """The files that names, folders (with all image files below them) and globs stand for, each once, in order.
+def find_images(patterns: Iterable[str]) -> list[Location]:
+    """The files that names, folders and archives (with all images in them) and globs stand for, each once, in order.
 
     A file that exists under a name with a wildcard in it is meant by that name.
     """
-    found: list[Path] = []
+    found: list[Location] = []
     for pattern in patterns:
         path = Path(pattern)
         is_glob = glob.has_magic(pattern) and not path.exists()
@@ -62,7 +63,8 @@ def find_images(patterns: Iterable[str]) -> list[Path]:
         if not paths:
             raise ValueError(f"no file matches {pattern}")
         for path in paths:
-            files = image_files(path) if path.is_dir() else [path]
+            several = path.is_dir() or (path.is_file() and NAMES.search(path.name))
+            files = image_files(located(path)) if several else [path]
             if not files and len(paths) == 1:
                 raise ValueError(f"no images in {path}; expected files ending in {', '.join(sorted(SUFFIXES))}")
             found += files
@@ -70,7 +72,7 @@ def find_images(patterns: Iterable[str]) -> list[Path]:
 
 
 def predict(
-    model: EquivariantModel, paths: Sequence[Path], top: int = 1, batch_size: int = 64, invert: bool = False
+    model: EquivariantModel, paths: Sequence[Location], top: int = 1, batch_size: int = 64, invert: bool = False
 ) -> Iterator[Prediction]:
     """Predict image files, in order; files that cannot be read say so instead.
 
@@ -99,6 +101,8 @@ def looks_inverted(image: Float[Tensor, "channels side side"], info: ModelInfo) 
 
     Where negatives are about as bright as the images themselves (most photographs), that tells nothing: False.
     """
+    if info.in_channels not in GREY_OR_COLOUR or not 0 <= min(info.mean) <= max(info.mean) <= 1:
+        return False  # bands are no brightness, and only fractions have negatives
     brightness, usual, spread = (float(np.mean(values)) for values in (image.numpy(), info.mean, info.std))
     apart = abs((1 - usual) - usual) > 1.5 * spread
     return apart and 2 * abs(brightness - (1 - usual)) < abs(brightness - usual)
@@ -112,7 +116,7 @@ def expected_images(info: ModelInfo) -> str:
     'grey images, bright on dark (mean brightness 0.13), as in digits; they are scaled to 28x28'
     """
     usual = float(np.mean(info.mean))
-    colour = "grey" if info.in_channels == 1 else "colour"
+    colour = {1: "grey", 3: "colour"}.get(info.in_channels, f"{info.in_channels}-band")
     contrast = ", bright on dark" if usual < 0.3 else ", dark on bright" if usual > 0.7 else ""
     source = f", as in {info.data}" if info.data else ""
     size = f"{info.image_size}x{info.image_size}"
@@ -128,7 +132,7 @@ def _most_probable(
         yield tuple(info.classes[index] for index in indices.tolist()), tuple(values.tolist())
 
 
-def _read(path: Path, info: ModelInfo, invert: bool) -> Float[Tensor, "channels side side"] | str:
+def _read(path: Location, info: ModelInfo, invert: bool) -> Float[Tensor, "channels side side"] | str:
     """The pixels of a file in [0, 1], or what is wrong with it."""
     try:
         pixels = decode(path, info.image_size, info.in_channels)
@@ -136,5 +140,5 @@ def _read(path: Path, info: ModelInfo, invert: bool) -> Float[Tensor, "channels 
         raise
     except Exception as error:  # Pillow's decoders raise whatever they like at a damaged file
         return getattr(error, "strerror", None) or str(error) or type(error).__name__
-    image = torch.from_numpy(pixels.astype(np.float32)) / np.iinfo(pixels.dtype).max
+    image = as_floats(pixels)
     return 1 - image if invert else image

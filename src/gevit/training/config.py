@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gevit.data.archive import name_of
+
 LARGEST_FILE = 20_000  # bytes; the settings of a run take about 1,000
 LONGEST_VALUE = 80  # characters of a value that an error shows
 
@@ -55,7 +57,7 @@ class TrainConfig:
     """
 
     model: str = _setting("run", "r4_sa", "model name, see gevit.list_models()")
-    data: str = _setting("run", "digits", "data set (see `gevit data list`) or a folder of images")
+    data: str = _setting("run", "digits", "data set (see `gevit data list`), or folder or archive (zip, tar) of images")
     data_root: str | None = _setting(
         "run", None, "where data sets are; default: $GEVIT_DATA or the user's cache", may_change=True
     )
@@ -167,7 +169,7 @@ class TrainConfig:
     @property
     def folder(self) -> Path:
         """Where the run is kept."""
-        return Path(self.out) if self.out else Path("runs") / f"{self.model}-{Path(self.data).resolve().name}"
+        return Path(self.out) if self.out else Path("runs") / f"{self.model}-{name_of(Path(self.data))}"
 
     def to_yaml(self) -> str:
         """The settings as YAML."""
