@@ -17,6 +17,7 @@ import subprocess
 import sys
 import termios
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,9 +34,10 @@ from gevit.data.dataset import MemorySplit
 from gevit.data.digits import digit_set
 from gevit.training.checkpoint import Checkpoint, newest_good_checkpoint
 from gevit.training.config import TrainConfig
-from gevit.training.loop import Interrupt, Run
+from gevit.training.loop import Run
 from gevit.training.run_folder import LOCK
 from gevit.training.setup import make_fabric
+from gevit.training.stopping import Interrupt
 
 # Small, but with everything that a run has to remember.
 TRAIN = (
@@ -48,7 +50,7 @@ OPTIMIZERS = [*TrainConfig.__dataclass_fields__["optimizer"].metadata["choices"]
 PATIENCE = 300
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 # What may differ between two runs that are the same.
-TIMES = {"seconds", "images_per_second", "epoch_seconds"}
+TIMES = {"seconds", "images_per_second", "epoch_seconds", "spent", "evaluation_seconds"}
 NAMES = {"command", "run_id"}
 
 _numbers = itertools.count()
@@ -265,7 +267,7 @@ def make_run(folder: Path, data: DataSet, **settings: Any) -> Run:
     config = TrainConfig(
         **{"model": "z2_cnn", "batch_size": 4, "epochs": 1, "accelerator": "cpu", "out": str(folder), **settings}
     )
-    return Run(config, make_fabric(config), data)
+    return Run(config, make_fabric(config), data, time.monotonic())
 
 
 def fitted(folder: Path, data: DataSet, **settings: Any) -> Run:

@@ -11,7 +11,7 @@ from gevit.data import DataSet
 from gevit.training import checkpoint as checkpoints
 from gevit.training.checkpoint import Checkpoint, load_checkpoint, newest_good_checkpoint, save_checkpoint
 from gevit.training.log import EventFile, Row, RunLog
-from gevit.training.loop import Interrupt
+from gevit.training.stopping import Interrupt
 from tests.running import (
     OPTIMIZERS,
     assert_same_run,

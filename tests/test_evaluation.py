@@ -24,7 +24,7 @@ from gevit.evaluation.evaluate import (
     evaluate,
     predict_logits,
 )
-from gevit.evaluation.metrics import area_under_roc, confusion_matrix, score, wilson_interval
+from gevit.evaluation.metrics import area_under_roc, confusion_matrix, score, tally, wilson_interval
 from gevit.evaluation.presentation import angle_figure
 from gevit.groups import Group
 from gevit.models.info import ModelInfo
@@ -77,6 +77,28 @@ class TestMetrics:
     def test_a_class_that_never_occurs_scores_nothing(self) -> None:
         result = score(torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([0]))
         assert (result.per_class[2].precision, result.per_class[2].recall, result.per_class[2].f1) == (0, 0, 0)
+
+    def test_means_over_classes_by_hand(self) -> None:
+        # Class 0: 6 images, 5 found, 6 predictions; 1: 3, 1 and 2; 2: 1, 1 and 2; 3: no images.
+        confusion = torch.tensor([[5, 1, 0, 0], [1, 1, 1, 0], [0, 0, 1, 0], [0, 0, 0, 0]])
+        result = tally(confusion, loss=0.0)
+        assert result.balanced_accuracy == pytest.approx((5 / 6 + 1 / 3 + 1) / 3)
+        assert result.macro_f1 == pytest.approx((10 / 12 + 2 / 5 + 2 / 3) / 3)
+        # A class that has no images is none to average over; to predict it is a mistake of another.
+        confusion[0, 0], confusion[0, 3] = 4, 1
+        result = tally(confusion, loss=0.0)
+        assert result.balanced_accuracy == pytest.approx((4 / 6 + 1 / 3 + 1) / 3)
+        assert result.macro_f1 == pytest.approx((8 / 11 + 2 / 5 + 2 / 3) / 3)
+        assert result.to_json()["macro_f1"] == result.macro_f1
+
+    def test_means_over_classes_agree_with_torchmetrics(self) -> None:
+        functional = pytest.importorskip("torchmetrics.functional.classification")
+        logits, labels = torch.randn(200, 4), torch.randint(4, (200,))
+        result = score(logits, labels)
+        recall = functional.multiclass_recall(logits, labels, 4, average="macro")
+        assert result.balanced_accuracy == pytest.approx(float(recall), abs=1e-6)
+        f1 = functional.multiclass_f1_score(logits, labels, 4, average="macro")
+        assert result.macro_f1 == pytest.approx(float(f1), abs=1e-6)
 
     def test_auc_by_counting_pairs(self) -> None:
         scores, positive = torch.randint(6, (40,)).double(), torch.rand(40) < 0.4

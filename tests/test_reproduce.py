@@ -119,7 +119,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
         report = {
             "history": [{"epoch": 1, "valid_accuracy": 0.25}],
             "best_epoch": 1,
-            "test": {"accuracy": 0.5},
+            "test": {"accuracy": 0.5, "balanced_accuracy": 0.375, "macro_f1": 0.125},
             "parameters": 44_428,
             "equivariance": [
                 {"exact": True, "logits": {"worst": 2e-7}},
@@ -154,6 +154,7 @@ def test_every_study_is_run_recorded_and_drawn(
         assert content["environment"]["torch"] == torch.__version__
         assert (content["train_images"], content["test_images"]) == (content["settings"]["limit_train"], 2)
         assert (content["test_accuracy"], content["valid_accuracy"]) == (0.5, 0.25)
+        assert (content["test_balanced_accuracy"], content["test_macro_f1"]) == (0.375, 0.125)
         assert content["equivariance_error"] == 2e-7  # of exact rotations alone
     said = capsys.readouterr()
     assert f"run {len(files)} of {len(files)}: {study.runs[-1].key}, seed 0" in said.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from pathlib import Path
 
@@ -81,12 +82,13 @@ def test_the_bar_keeps_to_its_line(columns: int, monkeypatch: pytest.MonkeyPatch
     console = Console(file=drawn, width=columns, force_terminal=True, color_system=None, soft_wrap=True)
     monkeypatch.setattr("gevit.training.display.Console", lambda **_: console)
     row = {"step": 3, "epoch": 1, "loss": 2.3, "images_per_second": 1234.0}
-    outcome = row | {"train_loss": 2.3, "train_accuracy": 0.1, "valid_loss": 2.3, "valid_accuracy": 0.1, "seconds": 1.0}
-    display = Display(TrainConfig(epochs=2), 12, visible=True)
+    outcome = row | {"train_loss": 2.3, "train_accuracy": 0.1, "seconds": 1.0}
+    outcome |= {"valid_loss": 2.3} | dict.fromkeys(("valid_accuracy", "valid_balanced_accuracy", "valid_macro_f1"), 0.1)
+    display = Display(TrainConfig(epochs=2), visible=True)
     for before in (None, outcome):  # a run from the start, and one that goes on
-        display.go_on(2, before)
+        display.go_on(2, before, math.inf)
         with display:
-            display.step(row)
+            display.step(row, 12)
             with display.validation(10) as advance:
                 advance(5)
             display.epoch(outcome, outcome, is_best=True)

@@ -11,7 +11,7 @@ import pytest
 
 from gevit.cli import main
 from gevit.cli import train as command
-from gevit.training.config import SETTINGS, TrainConfig, read_yaml
+from gevit.training.config import EPOCHS, SETTINGS, TrainConfig, read_yaml
 from gevit.training.run_folder import FIXED, check_folder, resumed_config
 
 
@@ -98,7 +98,14 @@ def test_a_short_file_that_stands_for_a_long_text_is_not_printed_back(
     ({"epochs": 2.5}, "epochs must be of type int, got 2.5"),
     ({"epochs": "many"}, "epochs must be of type int, got 'many'"),
     ({"epochs": True}, "epochs must be of type int, got True"),
-    ({"epochs": None}, "epochs must be of type int, got None"),
+    ({"batch_size": None}, "batch_size must be of type int, got None"),
+    ({"max_time": "soon"}, "max_time must be .*45m.*, got 'soon'"),
+    ({"max_time": "1h30"}, "max_time must be .*1h30m.*, got '1h30'"),
+    ({"max_time": ""}, "max_time must be .*, got ''"),
+    ({"max_time": "0s"}, "max_time must be a time longer than nothing.*, got 0.0"),
+    ({"max_time": -5}, "max_time must be .*, got -5.0"),
+    ({"max_time": True}, "max_time must be of type float, got True"),
+    ({"select": "f1"}, "select must be one of .*macro_f1.*, got 'f1'"),
     ({"lr": "fast"}, "lr must be of type float, got 'fast'"),
     ({"lr": "nan"}, "lr must be"),
     ({"lr": math.inf}, "lr must be"),
@@ -130,7 +137,8 @@ def test_a_resumed_run_keeps_what_must_stay_and_takes_what_may_change(tmp_path: 
     for name in FIXED:
         other = {"model": "z2_sa", "data": "x", "preset": "pcam", "encoding": "gsa", "pooling": "sum_max", "ema": "0.5",
                  "optimizer": "sgd", "skip_corrupt": True, "rotate": True, "flip": True, "momentum": "0.5",
-                 "label_smoothing": "0.5", "dropout": "0.5", "precision": "bfloat16"}.get(name, "77")  # fmt: skip
+                 "label_smoothing": "0.5", "dropout": "0.5", "precision": "bfloat16",
+                 "select": "macro_f1"}.get(name, "77")  # fmt: skip
         with pytest.raises(ValueError, match=rf"has {name} = .*another run with another --out"):
             check_folder(resumed_config(tmp_path, {name: other})[0], resume=True)
     check_folder(resumed_config(tmp_path, {"lr": "0.2", "epochs": "9"})[0], resume=True)
@@ -143,6 +151,38 @@ def test_a_resumed_run_is_judged_by_its_merged_settings(tmp_path: Path) -> None:
     assert trained(["--out", str(tmp_path), "--resume", "--cooldown-epochs", "25"]) == dataclasses.replace(
         saved, cooldown_epochs=25.0
     )
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90s", 90.0),
+        ("45m", 2700.0),
+        ("1h", 3600.0),
+        ("1h30m", 5400.0),
+        ("1H 2M 3S", 3723.0),
+        ("0.5h", 1800.0),
+        ("75", 75.0),
+    ],
+)
+def test_times_as_people_write_them(tmp_path: Path, text: str, seconds: float) -> None:
+    (tmp_path / "a.yaml").write_text(f"max-time: {text}\n")
+    config = trained(["--config", str(tmp_path / "a.yaml")])
+    assert config.max_time == trained(["--max-time", text]).max_time == seconds
+    assert config.epochs is None
+    (tmp_path / "b.yaml").write_text(config.to_yaml())
+    assert trained(["--config", str(tmp_path / "b.yaml")]) == config
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_a_run_has_an_end(tmp_path: Path) -> None:
+    assert TrainConfig().epochs == TrainConfig(epochs=None).epochs == EPOCHS
+    both = trained(["--max-time", "1m", "--epochs", "3", "--warmup-epochs", "1"])
+    assert (both.max_time, both.epochs) == (60.0, 3)
+    (tmp_path / "config.yaml").write_text(TrainConfig(max_time=60.0, warmup_epochs=30.0, out=str(tmp_path)).to_yaml())
+    assert resumed_config(tmp_path, {"max_time": "2m"})[0].max_time == 120.0
+    assert resumed_config(tmp_path, {"epochs": "40"})[0].epochs == 40
 
 
 def trained(flags: list[str]) -> TrainConfig:

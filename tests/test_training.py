@@ -26,15 +26,17 @@ from gevit.data.dataset import MemorySplit
 from gevit.data.rotation import rotate_each
 from gevit.environment import joined
 from gevit.evaluation import evaluate as evaluation
+from gevit.evaluation.metrics import Evaluation, tally
 from gevit.models.info import ModelInfo
 from gevit.persistence import save
 from gevit.training.batches import StepBatches
 from gevit.training.checkpoint import Progress, RunState
 from gevit.training.config import TrainConfig
-from gevit.training.loop import Interrupt, NonFiniteError, train
+from gevit.training.loop import NonFiniteError, train
 from gevit.training.optimizer import learning_rate, make_optimizer
 from gevit.training.run_folder import FIXED, LOCK, held
 from gevit.training.setup import open_data, take_weights
+from gevit.training.stopping import Interrupt
 from tests.running import (
     OPTIMIZERS,
     assert_same_run,
@@ -284,6 +286,28 @@ def test_a_validation_loss_that_is_no_number_is_never_the_best() -> None:
     assert not state.keep_best({"valid_accuracy": 0.0, "valid_loss": 0.1})
 
 
+# What four epochs are made out to confuse, and their losses: each is the best by another figure.
+EPOCHS = {
+    "accuracy": ([[18, 0, 0], [1, 0, 0], [1, 0, 0]], 3.0),
+    "balanced_accuracy": ([[6, 6, 6], [0, 1, 0], [0, 0, 1]], 2.0),
+    "macro_f1": ([[14, 2, 2], [0, 1, 0], [0, 1, 0]], 2.0),
+    "loss": ([[0, 9, 9], [1, 0, 0], [1, 0, 0]], 1.0),
+}
+
+
+@pytest.mark.parametrize("select", EPOCHS)
+def test_the_epoch_is_chosen_by_the_figure_that_was_asked_for(tmp_path: Path, data: DataSet, select: str) -> None:
+    results = [tally(torch.tensor(confusion), loss) for confusion, loss in EPOCHS.values()]
+    run = make_run(tmp_path, data, epochs=4, batch_size=12, select=select)
+    with mock.patch.object(run, "_validate", side_effect=results):
+        run.fit(Interrupt())
+    assert run.state.progress.best is not None
+    assert run.state.progress.best["epoch"] == 1 + list(EPOCHS).index(select)
+    assert [float(row[f"valid_{select}"]) for row in rows(tmp_path / "metrics.csv")] == pytest.approx(
+        [getattr(result, select) for result in results]
+    )
+
+
 @pytest.mark.parametrize(("settings", "message"), [
     ({"batch_size": 13}, "batch_size is 13, but there are only 12 training images"),
     ({"batch_size": 4, "accumulate": 3}, r"multiple of processes x accumulate = 1 x 3, got 4"),
@@ -303,7 +327,7 @@ def test_one_signal_asks_and_the_next_insists(monkeypatch: pytest.MonkeyPatch) -
         for _ in range(2):  # a launcher passes on what came from the terminal
             signal.raise_signal(signal.SIGTERM)
         assert interrupt.requested
-        monkeypatch.setattr("gevit.training.loop.SAME_SECONDS", 0.0)
+        monkeypatch.setattr("gevit.training.stopping.SAME_SECONDS", 0.0)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
@@ -320,9 +344,9 @@ def test_a_request_to_stop_leaves_a_checkpoint_of_that_step(tmp_path: Path, data
 def test_a_request_after_the_last_step_is_heard_before_the_test(tmp_path: Path, data: DataSet) -> None:
     interrupt, run = Interrupt(), make_run(tmp_path, data)
 
-    def ask(*_: object) -> tuple[float, float]:
+    def ask(*_: object) -> Evaluation:
         interrupt.requested = True
-        return 1.0, 0.5
+        return tally(torch.eye(10).long(), loss=1.0)
 
     with mock.patch.object(run, "_validate", ask), pytest.raises(KeyboardInterrupt, match="after step 3 of 3"):
         run.fit(interrupt)
@@ -434,7 +458,6 @@ def test_runs_in_folders_of_the_same_name_are_different_runs_at_wandb(
         run = make_run(tmp_path / folder / "run", data, wandb=True)
         run.restore()
         run.config = dataclasses.replace(run.config, epochs=2)
-        run.steps += 1
         run.note_origin("", {})
         interrupt = Interrupt()
         interrupt.requested = True

@@ -7,9 +7,11 @@ import json
 import os
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+from gevit.rendering.words import FIGURES, epoch_number, figure
 from gevit.training.config import SETTINGS, TrainConfig, kind_of, merged, read_yaml
 from gevit.training.run_folder import CONFIG, resumed_config
 
@@ -48,20 +50,24 @@ def _add_flag(group: Any, name: str) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train, and say where the outcome is."""
+    began = time.monotonic()  # before torch is loaded, which may take long
     config = _config(args)
 
     from gevit.training.loop import train
 
-    outcome = train(config, args.resume, shlex.join(["gevit", *sys.argv[1:]]))
+    outcome = train(config, args.resume, shlex.join(["gevit", *sys.argv[1:]]), began)
     if not outcome:  # a process that helped
         return 0
     if args.json:
         print(json.dumps(outcome, indent=2))
     else:
+        select = outcome["select"]
+        chosen = figure(select, outcome[f"valid_{select}"])
         print(
-            f"test accuracy {outcome['test_accuracy']:.2%} (epoch {outcome['best_epoch']}, best on validation with "
-            f"{outcome['valid_accuracy']:.2%})\nequivariance error {outcome['equivariance']['logits']:.1e} (logits, "
-            f"quarter turns and flips in {outcome['equivariance']['group']})\nmodel   {outcome['model']}\n"
+            f"test accuracy {outcome['test_accuracy']:.2%}, macro-F1 {outcome['test_macro_f1']:.2%} (epoch "
+            f"{epoch_number(outcome['best_epoch'])}, best on validation with {FIGURES[select]} {chosen})\n"
+            f"equivariance error {outcome['equivariance']['logits']:.1e} (logits, quarter turns and flips in "
+            f"{outcome['equivariance']['group']})\nmodel   {outcome['model']}\n"
             f"report  {outcome['report']}"
         )
     return 0

@@ -1,9 +1,10 @@
-"""How good logits are: accuracy and its interval, confusion, scores of each class, area under the ROC curve, loss."""
+"""How good logits are: accuracy and its interval, confusion, scores of each class and their means, ROC area, loss."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any
 
 import torch.nn.functional as F
@@ -49,13 +50,28 @@ class Evaluation:
     auc: float | None
 
     @property
+    def balanced_accuracy(self) -> float:
+        """The mean recall of the classes that have images: the accuracy if all had as many."""
+        return fmean(scores.recall for scores in self.per_class if scores.support)
+
+    @property
+    def macro_f1(self) -> float:
+        """The mean F1 of the classes that have images."""
+        return fmean(scores.f1 for scores in self.per_class if scores.support)
+
+    @property
     def interval(self) -> tuple[float, float]:
         """The 95% interval of the accuracy."""
         return wilson_interval(self.accuracy, self.n)
 
     def to_json(self) -> dict[str, Any]:
         """The numbers as plain types."""
-        return {**asdict(self), "accuracy_interval": list(self.interval)}
+        return {
+            **asdict(self),
+            "accuracy_interval": list(self.interval),
+            "balanced_accuracy": self.balanced_accuracy,
+            "macro_f1": self.macro_f1,
+        }
 
 
 def score(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> Evaluation:
@@ -67,16 +83,28 @@ def score(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> Eval
     (((1, 0), (1, 1)), 0.667, 0.5)
     """
     confusion = confusion_matrix(logits.argmax(1), labels, logits.shape[1])
-    found = confusion.diagonal()
+    loss = float(F.cross_entropy(logits.double(), labels))
+    is_binary = logits.shape[1] == 2
+    auc = area_under_roc(logits[:, 1].double() - logits[:, 0].double(), labels == 1) if is_binary else None
+    return tally(confusion, loss, auc)
+
+
+def tally(confusion: Int[Tensor, "classes classes"], loss: float, auc: float | None = None) -> Evaluation:
+    """What counts of confusions come to, with what they do not tell.
+
+    >>> import torch
+    >>> result = tally(torch.tensor([[8, 0], [1, 1]]), loss=0.5)
+    >>> result.accuracy, result.balanced_accuracy, round(result.macro_f1, 3)
+    (0.9, 0.75, 0.804)
+    """
+    found, n = confusion.diagonal(), int(confusion.sum())
     return Evaluation(
-        n=len(labels),
-        loss=float(F.cross_entropy(logits.double(), labels)),
-        accuracy=int(found.sum()) / len(labels),
+        n=n,
+        loss=loss,
+        accuracy=int(found.sum()) / n,
         confusion=tuple(tuple(row) for row in confusion.tolist()),
         per_class=tuple(map(_class_scores, found.tolist(), confusion.sum(0).tolist(), confusion.sum(1).tolist())),
-        auc=area_under_roc(logits[:, 1].double() - logits[:, 0].double(), labels == 1)
-        if logits.shape[1] == 2
-        else None,
+        auc=auc,
     )
 
 

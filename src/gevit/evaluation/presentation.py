@@ -27,6 +27,8 @@ def summary_table(title: str, result: Evaluation) -> Table:
     """The few numbers that come first."""
     rows = [
         ("accuracy (95% interval)", percent_interval(result.accuracy, result.n)),
+        ("balanced accuracy", percent(result.balanced_accuracy)),
+        ("macro-F1", percent(result.macro_f1)),
         ("images", f"{result.n:,}"),
         ("loss", f"{result.loss:.4f}"),
     ]

@@ -31,6 +31,15 @@ def step_time(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
 
+def epoch_number(epoch: int | float) -> str:
+    """An epoch, or how much of it there was time for.
+
+    >>> epoch_number(3), epoch_number(2.3712)
+    ('3', '2.37')
+    """
+    return f"{epoch:.2f}".rstrip("0").rstrip(".")
+
+
 def percent(share: float) -> str:
     """A share in percent.
 
@@ -38,6 +47,19 @@ def percent(share: float) -> str:
     '97.2%'
     """
     return f"{100 * share:.1f}%"
+
+
+# That tell how good a model is, and what to call them.
+FIGURES = {"loss": "loss", "accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1"}
+
+
+def figure(name: str, value: float) -> str:
+    """The value of one of `FIGURES`.
+
+    >>> figure("macro_f1", 0.8123), figure("loss", 0.8123)
+    ('81.2%', '0.8123')
+    """
+    return f"{value:.4f}" if name == "loss" else percent(value)
 
 
 def percent_range(low: float, high: float) -> str:

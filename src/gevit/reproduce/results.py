@@ -115,9 +115,10 @@ def _read(path: Path) -> Result:
             f"{path} was edited by hand or damaged: its content does not match its digest; restore it, or {REMEDY}"
         )
     del content["format"]
+    newer = {entry.name for entry in dataclasses.fields(Result) if entry.default is not dataclasses.MISSING}
     expected = {entry.name for entry in dataclasses.fields(Result)}
-    if content.keys() != expected:
-        names = ", ".join(sorted(content.keys() ^ expected))
+    if content.keys() | newer != expected:
+        names = ", ".join(sorted((content.keys() | newer) ^ expected))
         raise ValueError(f"{path} is the result of another version of gevit, which differs in {names}; {REMEDY}")
     return Result(**content)
 

@@ -138,6 +138,8 @@ def _measured(report: dict[str, Any]) -> dict[str, Any]:
     best = next(row for row in report["history"] if row["epoch"] == report["best_epoch"])
     return {
         "test_accuracy": report["test"]["accuracy"],
+        "test_balanced_accuracy": report["test"]["balanced_accuracy"],
+        "test_macro_f1": report["test"]["macro_f1"],
         "valid_accuracy": best["valid_accuracy"],
         "best_epoch": report["best_epoch"],
         "parameters": report["parameters"],

@@ -32,6 +32,8 @@ class Result:
         seconds: of training.
         environment: machine, versions and commit.
         finished: when.
+        test_balanced_accuracy: mean recall of the classes on the test images; None in results of earlier versions.
+        test_macro_f1: mean F1 of the classes on the test images; None in results of earlier versions.
     """
 
     study: str
@@ -47,13 +49,15 @@ class Result:
     test_images: int
     test_accuracy: float
     valid_accuracy: float
-    best_epoch: int
+    best_epoch: int | float
     parameters: int
     equivariance_error: float
     by_angle: Mapping[str, float]
     seconds: float
     environment: Mapping[str, str]
     finished: str
+    test_balanced_accuracy: float | None = None
+    test_macro_f1: float | None = None
 
 
 def accuracy_on_test(result: Result) -> float:

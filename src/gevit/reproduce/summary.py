@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gevit.rendering.words import duration
+from gevit.rendering.words import duration, epoch_number
 from gevit.reproduce.budgets import config_of
 from gevit.reproduce.results import read_results, settings_of
 from gevit.reproduce.study import Cell, Result, Study
@@ -128,12 +128,14 @@ class Summary:
     def notes(self) -> list[str]:
         """What a reader has to know to judge the numbers."""
         results = self.all_results
-        epochs = {result.settings["epochs"] for result in results}
+        epochs = sorted({result.settings["epochs"] or 0 for result in results})
+        time = max(result.settings.get("max_time") or 0 for result in results)
+        length = f"{_counts(epochs)} epoch{'s' * (epochs[-1] > 1)}" if epochs[-1] else "as many epochs as fit"
+        length += f" into at most {duration(time)} a run" if time else ""
         images = {name: sorted({getattr(result, f"{name}_images") for result in results}) for name in ("train", "test")}
         found = [
             f"Accuracy in percent. Ours: {self.data}, {_counts(images['train'])} training images, "
-            f"{_counts(sorted(epochs))} epoch{'s' * (max(epochs) > 1)}, "
-            f"the epoch chosen on validation images, tested once on {_counts(images['test'])} images.",
+            f"{length}, the epoch chosen on validation images, tested once on {_counts(images['test'])} images.",
             *(f"Data: {note}." for note in dict.fromkeys(result.data_note for result in results)),
         ]
         if self.budget == "smoke":
@@ -159,7 +161,7 @@ class Summary:
                 f"{result.train_images:,}",
                 f"{100 * result.test_accuracy:.2f}",
                 f"{100 * result.valid_accuracy:.2f}",
-                f"{result.best_epoch} of {result.settings['epochs']}",
+                epoch_number(result.best_epoch) + (f" of {epochs}" if (epochs := result.settings["epochs"]) else ""),
                 f"{result.parameters:,}",
                 f"{result.equivariance_error:.0e}" if result.equivariance_error else "0",
                 duration(result.seconds),

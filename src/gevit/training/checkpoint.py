@@ -102,7 +102,9 @@ class Progress:
     run_id: str = ""  # for Weights & Biases, which takes runs of the same id for one
     environments: list[dict[str, str]] = field(default_factory=list)  # of its processes, each once
     step: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # of training and validation
+    spent: float = 0.0  # seconds of all that the run's processes did
+    evaluation_seconds: float = 0.0  # that an image took in the last validation
     history: list[Row] = field(default_factory=list)
     best: Row | None = None
     # Sums over the steps of the epoch that is under way.
@@ -114,11 +116,14 @@ class Progress:
 class RunState:
     """Weights, their moving average, the optimizer's moments, the best weights so far, and the progress.
 
-    A state is of a run on certain data, whose digest it carries.
+    A state is of a run on certain data, whose digest it carries. The best weights are those with the best figure on
+    validation, `select`.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Optimizer, ema_decay: float, data: str) -> None:
-        self.data = data
+    def __init__(
+        self, model: nn.Module, optimizer: Optimizer, ema_decay: float, data: str, select: str = "accuracy"
+    ) -> None:
+        self.data, self.select = data, select
         self.model = model
         self.optimizer = optimizer
         self.average = AveragedModel(model, multi_avg_fn=_warm_average(ema_decay)) if ema_decay else None
@@ -133,7 +138,7 @@ class RunState:
     def keep_best(self, row: Row) -> bool:
         """Keep the weights if they are the best on validation so far; says whether they are."""
         best = self.progress.best
-        if best is not None and _rank(row) <= _rank(best):
+        if best is not None and _rank(row, self.select) <= _rank(best, self.select):
             return False
         self.progress.best = dict(row)
         self.best_weights = {name: tensor.detach().clone() for name, tensor in self.kept_model.state_dict().items()}
@@ -174,9 +179,10 @@ class RunState:
         self.progress = Progress(**checkpoint.facts["progress"])
 
 
-def _rank(row: Row) -> tuple[float, float]:
-    loss = row["valid_loss"]
-    return row["valid_accuracy"], -loss if math.isfinite(loss) else -math.inf
+def _rank(row: Row, select: str) -> tuple[float, float]:
+    """The larger the better; of equals the one of less loss, where it is a number."""
+    minus_loss = -row["valid_loss"] if math.isfinite(row["valid_loss"]) else -math.inf
+    return minus_loss if select == "loss" else row[f"valid_{select}"], minus_loss
 
 
 def _warm_average(decay: float) -> Any:

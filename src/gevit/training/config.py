@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -16,9 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gevit.data.archive import name_of
+from gevit.rendering.words import FIGURES
 
 LARGEST_FILE = 20_000  # bytes; the settings of a run take about 1,000
 LONGEST_VALUE = 80  # characters of a value that an error shows
+EPOCHS = 20  # of a run that has no other end
 
 
 class Check(NamedTuple):
@@ -33,6 +36,7 @@ COUNT_OR_0 = Check(lambda value: 0 <= value <= 10**9, "at least 0 and at most 1e
 POSITIVE = Check(lambda value: 0 < value <= 1e6, "greater than 0 and at most 1e6")
 NOT_NEGATIVE = Check(lambda value: 0 <= value <= 1e6, "at least 0 and at most 1e6")
 RATE = Check(lambda value: 0 <= value < 1, "at least 0 and less than 1")
+TIME = Check(lambda value: 0 < value <= 1e8, "a time longer than nothing, such as 90s, 45m or 1h30m")
 SEED = Check(lambda value: 0 <= value < 2**63, "at least 0 and less than 2^63")
 
 
@@ -97,7 +101,21 @@ class TrainConfig:
     flip: bool = _setting("images", False, "augment: mirror half of the training images")
     workers: int = _setting("images", 0, "processes that load images ahead of time", COUNT_OR_0, may_change=True)
 
-    epochs: int = _setting("optimization", 20, "passes through the training images", COUNT, may_change=True)
+    epochs: int | None = _setting(
+        "optimization",
+        None,
+        f"passes through the training images; default: {EPOCHS}, or as many as --max-time has room for",
+        COUNT,
+        may_change=True,
+    )
+    max_time: float | None = _setting(
+        "optimization",
+        None,
+        "time for everything from the start to the report, such as 90s, 45m or 1h30m; the schedule ends with it, and "
+        "no two runs are the same to the bit",
+        TIME,
+        may_change=True,
+    )
     batch_size: int = _setting("optimization", 8, "images a step, over all devices", COUNT)
     accumulate: int = _setting(
         "optimization", 1, "parts that a step's batch is computed in, to save memory", COUNT, may_change=True
@@ -130,6 +148,13 @@ class TrainConfig:
         "optimization", 0.0, "decay of the moving average of the weights that is validated and kept; 0: none", RATE
     )
 
+    select: str = _setting(
+        "optimization",
+        "accuracy",
+        "figure on the validation images by which the epoch is chosen",
+        choices=tuple(FIGURES),
+    )
+
     seed: int = _setting("machine", 0, "seed of everything random", SEED)
     precision: str = _setting("machine", "float32", "arithmetic", choices=("float32", "bfloat16"))
     accelerator: str = _setting("machine", "auto", "device", choices=("auto", "cpu", "gpu", "mps"), may_change=True)
@@ -158,7 +183,9 @@ class TrainConfig:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {_shown(value)}")
             if check and value is not None and not check.holds(value):
                 raise ValueError(f"{name} must be {check.words}, got {_shown(value)}")
-        if self.warmup_epochs + self.cooldown_epochs > self.epochs:
+        if self.epochs is None and self.max_time is None:
+            object.__setattr__(self, "epochs", EPOCHS)
+        if self.epochs is not None and self.warmup_epochs + self.cooldown_epochs > self.epochs:
             raise ValueError(
                 f"warmup_epochs and cooldown_epochs must be at most epochs ({self.epochs}) together, got "
                 f"{self.warmup_epochs} and {self.cooldown_epochs}"
@@ -207,9 +234,9 @@ def merged(base: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dict[str,
     periods = [name for name in ("warmup_epochs", "cooldown_epochs") if base.get(name)]
     if "epochs" not in given or not periods or any(name in given for name in periods):
         return settings, ""
-    before, after = (_typed("epochs", of.get("epochs", TrainConfig.epochs)) for of in (base, settings))
+    before, after = (_typed("epochs", of.get("epochs", EPOCHS)) for of in (base, settings))
     length = {name: _typed(name, base[name]) for name in periods}
-    if sum(length.values()) <= after or before < 1 or after < 1:
+    if not before or not after or sum(length.values()) <= after or before < 1 or after < 1:
         return settings, ""
     settings |= {name: value * after / before for name, value in length.items()}
     changes = " and ".join(f"{name} {settings[name]:g}" for name in periods)
@@ -258,6 +285,8 @@ def _typed(name: str, value: Any) -> Any:
     wanted = kind_of(name)
     if _KINDS[name] is not wanted and (value is None or (name == "neighborhood" and value == "global")):
         return None
+    if name == "max_time" and isinstance(value, str):
+        return seconds(value)
     if isinstance(value, bool) == (wanted is bool):
         try:
             if wanted is float and isinstance(value, (int, float, str)) and math.isfinite(number := float(value)):
@@ -270,6 +299,20 @@ def _typed(name: str, value: Any) -> Any:
             if wanted is not float and isinstance(value, wanted):
                 return value
     raise ValueError(f"{name} must be of type {wanted.__name__}, got {_shown(value)}")
+
+
+def seconds(text: str) -> float:
+    """A time as people write it.
+
+    >>> seconds("1h30m"), seconds("45m"), seconds("2.5m"), seconds("90")
+    (5400.0, 2700.0, 150.0, 90.0)
+    """
+    number = r"(\d{1,9}(?:\.\d{1,9})?)"
+    pattern = rf"(?:{number}h)?(?:{number}m)?(?:{number}s)?|{number}"
+    parts = re.fullmatch(pattern, text.lower().replace(" ", ""), re.ASCII)
+    if not parts or not any(parts.groups()):
+        raise ValueError(f"max_time must be {TIME.words}, got {_shown(text)}")
+    return sum(float(part) * unit for part, unit in zip(parts.groups(), (3600, 60, 1, 1), strict=True) if part)
 
 
 def _shown(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from gevit.rendering.words import printable
+from gevit.rendering.words import epoch_number, figure, printable
 from gevit.training.config import TrainConfig
 from gevit.training.log import Row
 
@@ -24,13 +25,13 @@ class Display:
 
     Args:
         config: of the run.
-        steps: of the whole run.
         visible: False on all processes but the first.
     """
 
-    def __init__(self, config: TrainConfig, steps: int, visible: bool) -> None:
+    def __init__(self, config: TrainConfig, visible: bool) -> None:
         self.console = Console(stderr=True, quiet=not visible, soft_wrap=True)
-        self._epochs, self._steps_per_epoch = config.epochs, steps // config.epochs
+        self._select = config.select
+        self._epochs = f"/{config.epochs}" if config.epochs else ""
         details = (
             BarColumn(),
             TextColumn("loss {task.fields[loss]}  {task.fields[speed]} images/s  best {task.fields[best]}"),
@@ -45,7 +46,7 @@ class Display:
             console=self.console,
             disable=not visible or not self.console.is_terminal,
         )
-        self._task = self._progress.add_task("", total=steps, **NOTHING_YET)
+        self._task = self._progress.add_task("", total=None, **NOTHING_YET)
 
     def __enter__(self) -> Display:
         self._progress.start()
@@ -56,23 +57,24 @@ class Display:
     ) -> None:
         self._progress.stop()
 
-    def go_on(self, step: int, best: Row | None) -> None:
-        """Begin after some steps that were done before, whose time is not counted."""
+    def go_on(self, step: int, best: Row | None, steps: int | float) -> None:
+        """Begin after some steps, of so many, that were done before, whose time is not counted."""
         # A reset replaces all fields of a task by those that it is given.
-        self._progress.reset(self._task, completed=step, **NOTHING_YET)
+        self._progress.reset(self._task, completed=step, total=_whole(steps), **NOTHING_YET)
         if best:
-            self._progress.update(self._task, best=_accuracy(best))
+            self._progress.update(self._task, best=self._figure(best))
 
     def say(self, message: str) -> None:
         """A line of text."""
         self.console.print(printable(message), markup=False, highlight=False)
 
-    def step(self, row: Row) -> None:
-        """Show the last step."""
+    def step(self, row: Row, steps: int | float) -> None:
+        """Show the last step, of as many as it will be."""
         self._progress.update(
             self._task,
             completed=row["step"],
-            description=f"epoch {int(row['epoch'])}/{self._epochs}",
+            total=_whole(steps),
+            description=f"epoch {int(row['epoch'])}{self._epochs}",
             loss=f"{row['loss']:.3f}",
             speed=f"{row['images_per_second']:.0f}",
         )
@@ -91,12 +93,17 @@ class Display:
 
     def epoch(self, row: Row, best: Row, is_best: bool) -> None:
         """Show an epoch's outcome."""
-        self._progress.update(self._task, best=_accuracy(best))
+        self._progress.update(self._task, best=self._figure(best))
+        more = f" balanced {row['valid_balanced_accuracy']:.2%}" if self._select == "balanced_accuracy" else ""
         self.say(
-            f"epoch {int(row['epoch']):3d}/{self._epochs}  train loss {row['train_loss']:.4f} acc "
-            f"{row['train_accuracy']:.2%}  valid loss {row['valid_loss']:.4f} acc {row['valid_accuracy']:.2%}  "
+            f"epoch {epoch_number(row['epoch']):>3}{self._epochs}  train loss {row['train_loss']:.4f} acc "
+            f"{row['train_accuracy']:.2%}  valid loss {row['valid_loss']:.4f} acc {row['valid_accuracy']:.2%} "
+            f"F1 {row['valid_macro_f1']:.2%}{more}  "
             f"{row['images_per_second']:.0f} images/s  {row['seconds']:.0f} s{'  *' if is_best else ''}"
         )
+
+    def _figure(self, best: Row) -> str:
+        return f"{figure(self._select, best[f'valid_{self._select}'])} (epoch {epoch_number(best['epoch'])})"
 
     @contextlib.contextmanager
     def bar(self, title: str, images: int) -> Iterator[Callable[[int], None]]:
@@ -106,5 +113,5 @@ class Display:
             yield lambda count: progress.update(task, advance=count)
 
 
-def _accuracy(best: Row) -> str:
-    return f"{best['valid_accuracy']:.2%} (epoch {int(best['epoch'])})"
+def _whole(steps: int | float) -> int | None:
+    return round(steps) if math.isfinite(steps) else None

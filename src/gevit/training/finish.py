@@ -14,6 +14,7 @@ from gevit.environment import joined
 from gevit.evaluation.evaluate import accuracy_by_angle, equivariance_of, evaluate
 from gevit.models.info import ModelInfo
 from gevit.persistence import save
+from gevit.rendering.words import epoch_number
 from gevit.training.checkpoint import RunState
 from gevit.training.config import TrainConfig
 from gevit.training.display import Display
@@ -22,6 +23,12 @@ from gevit.training.setup import make_model
 
 # Enough to see the shape of the curve, few enough to take seconds.
 ANGLES, IMAGES_BY_ANGLE, IMAGES_FOR_EQUIVARIANCE = 12, 100, 4
+
+
+def images_to_test(data: DataSet, order: int) -> int:
+    """How many images `finish` gives to a model of a group of this order."""
+    shown = 2 * IMAGES_FOR_EQUIVARIANCE * (order + 4)  # logits and maps of each as it is, transformed, and translated
+    return len(data.test) + ANGLES * min(IMAGES_BY_ANGLE, len(data.test)) + shown
 
 
 def finish(
@@ -51,7 +58,7 @@ def finish(
     model: Any = make_model(config, info)
     model.load_state_dict(state.best_weights)
     model.eval().to(device)
-    display.say(f"testing the weights of epoch {int(best['epoch'])}, the best on validation")
+    display.say(f"testing the weights of epoch {epoch_number(best['epoch'])}, the best on validation")
     with display.bar("testing", len(data.test)) as progress:
         test = evaluate(model, data.test, data.normalize, batch_size, progress)
     some = choose(data.test.labels, IMAGES_BY_ANGLE)
@@ -69,7 +76,7 @@ def finish(
         environment=joined(state.progress.environments),
         parameters=count_parameters(model),
         history=state.progress.history,
-        best_epoch=int(best["epoch"]),
+        best_epoch=best["epoch"],
         seconds=state.progress.seconds,
         data_note=data.note,
         test=test,
@@ -84,6 +91,8 @@ def finish(
         "seed": config.seed,
         **best,
         "test_accuracy": test.accuracy,
+        "test_balanced_accuracy": test.balanced_accuracy,
+        "test_macro_f1": test.macro_f1,
         "test_images": test.n,
         "training_seconds": state.progress.seconds,
         "command": state.progress.command,
@@ -95,8 +104,11 @@ def finish(
         "report": str(config.folder / "report.html"),
         "parameters": record.parameters,
         "best_epoch": record.best_epoch,
-        "valid_accuracy": best["valid_accuracy"],
+        "select": config.select,
+        **{name: value for name, value in best.items() if name.startswith("valid_")},
         "test_accuracy": test.accuracy,
+        "test_balanced_accuracy": test.balanced_accuracy,
+        "test_macro_f1": test.macro_f1,
         "equivariance": {
             "group": str(model.group),
             "logits": record.equivariance.worst,

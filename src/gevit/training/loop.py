@@ -1,7 +1,8 @@
 """The training loop.
 
 Step k is a function of the state after step k-1 and of k: its batch, angles and dropout are drawn from the seed and k
-alone. So a run that was killed and goes on from any checkpoint ends in the same weights, bit for bit.
+alone. So a run that was killed and goes on from any checkpoint ends in the same weights, bit for bit. (Not with a
+budget of time: there the learning rate follows the clock.)
 """
 
 from __future__ import annotations
@@ -10,11 +11,9 @@ import contextlib
 import dataclasses
 import errno
 import math
-import signal
-import threading
+import sys
 import time
 import uuid
-from types import FrameType, TracebackType
 from typing import Any
 
 import torch
@@ -27,14 +26,17 @@ from torch.utils.data import DataLoader
 from gevit.data import DataSet
 from gevit.environment import environment
 from gevit.evaluation.evaluate import evaluate
+from gevit.evaluation.metrics import Evaluation, tally
 from gevit.models.base import EquivariantModel
 from gevit.persistence import save
+from gevit.rendering.words import FIGURES
+from gevit.training import finish
 from gevit.training.batches import For, StepBatches, check_batch_size, seed_for
-from gevit.training.checkpoint import RunState, newest_good_checkpoint, save_checkpoint
+from gevit.training.checkpoint import Progress, RunState, newest_good_checkpoint, save_checkpoint
 from gevit.training.config import TrainConfig
 from gevit.training.display import Display
 from gevit.training.log import Row, RunLog
-from gevit.training.optimizer import learning_rate, make_optimizer
+from gevit.training.optimizer import learning_rate, make_optimizer, run_length
 from gevit.training.run_folder import CHECKPOINTS, CONFIG, check_folder, held, write_config
 from gevit.training.setup import (
     check_image_size,
@@ -44,11 +46,11 @@ from gevit.training.setup import (
     on_every_process,
     on_first_process,
     open_data,
+    same_everywhere,
     take_weights,
 )
+from gevit.training.stopping import Budget, Interrupt, Moment
 
-# torchrun passes on the Ctrl-C that its processes had from the terminal already: so soon it is the same one.
-SAME_SECONDS = 1.0
 # Each process may have these in another place; all else is as the first process has it.
 PLACES = ("out", "data_root")
 
@@ -57,7 +59,7 @@ class NonFiniteError(ArithmeticError):
     """The loss or its gradient is not a number any more."""
 
 
-def train(config: TrainConfig, resume: bool = False, command: str = "") -> dict[str, Any]:
+def train(config: TrainConfig, resume: bool = False, command: str = "", began: float | None = None) -> dict[str, Any]:
     """Train a model as `config` says; returns the facts of its report.
 
     Of several processes the first one decides: its settings and its checkpoint are everybody's. The others write
@@ -67,11 +69,13 @@ def train(config: TrainConfig, resume: bool = False, command: str = "") -> dict[
         config: the run.
         resume: go on from the newest checkpoint in `config.folder`, if there is one.
         command: what started the run, for the report.
+        began: when its time began to count, by `time.monotonic()`; now if not given.
 
     Raises:
         KeyboardInterrupt: after a Ctrl-C, once a checkpoint is written.
         NonFiniteError: before a step that would spoil the weights.
     """
+    began = time.monotonic() if began is None else began
     here = environment()  # now: by the time a long run ends, the checkout may be at another commit
     fabric = make_fabric(config)
     fabric.launch()
@@ -79,7 +83,7 @@ def train(config: TrainConfig, resume: bool = False, command: str = "") -> dict[
     config = dataclasses.replace(fabric.broadcast(config), **own)
     on_first_process(fabric, lambda: check_folder(config, resume))  # before the images are read, which may take long
     data, label = on_every_process(fabric, lambda: open_data(config))
-    run = Run(config, fabric, data)
+    run = Run(config, fabric, data, began)
     parameters = sum(parameter.numel() for parameter in run.state.model.parameters())
     run.display.say(
         f"{config.model}, preset {run.info.preset}, {parameters:,} parameters, on {label}, in {config.folder}"
@@ -94,9 +98,9 @@ def train(config: TrainConfig, resume: bool = False, command: str = "") -> dict[
                 run.fit(interrupt)
             if not fabric.is_global_zero:
                 return {}
-            from gevit.training.finish import finish
-
-            return finish(config, run.info, data, label, run.state, fabric.device, run.display, run.evaluation_batch)
+            return finish.finish(
+                config, run.info, data, label, run.state, fabric.device, run.display, run.evaluation_batch
+            )
         except OSError as error:
             if "disk is full" in str(error) or error.errno == errno.ENOSPC:
                 raise OSError(
@@ -112,43 +116,13 @@ def train(config: TrainConfig, resume: bool = False, command: str = "") -> dict[
             ) from error
 
 
-class Interrupt:
-    """While it is entered, signals to stop set `requested`: the first lets the step end, the second does not wait.
-
-    Signals come to the main thread; in another one there is nothing to hear.
-    """
-
-    def __init__(self) -> None:
-        self.requested = False
-        self._since = math.inf
-        self._before: dict[int, object] = {}
-
-    def __enter__(self) -> Interrupt:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        if time.monotonic() - self._since > SAME_SECONDS:
-            raise KeyboardInterrupt("stopped at once; --resume goes on from the last checkpoint")
-        if not self.requested:
-            self.requested, self._since = True, time.monotonic()
-
-
 class Run:
     """One run: its parts, and the loop over them."""
 
-    def __init__(self, config: TrainConfig, fabric: Fabric, data: DataSet) -> None:
+    def __init__(self, config: TrainConfig, fabric: Fabric, data: DataSet, began: float) -> None:
         self.config, self.fabric, self.data = config, fabric, data
         self.folder = config.folder
-        digest = _same_everywhere(fabric, data.digest)
+        digest = same_everywhere(fabric, data.digest)
         check_batch_size(config.batch_size, len(data.train), fabric.world_size, config.accumulate)
         self.info = describe_model(config, data, digest)
         model = make_model(config, self.info)
@@ -156,7 +130,7 @@ class Run:
         fresh = on_first_process(fabric, lambda: self._start(model))  # the others get the weights of the first
         optimizer = make_optimizer(config, model)
         self.network, self.optimizer = fabric.setup(model, optimizer)
-        self.state = RunState(model, optimizer, config.ema, digest)
+        self.state = RunState(model, optimizer, config.ema, digest, config.select)
         self.batches = StepBatches(
             data.train,
             data.normalize,
@@ -170,8 +144,13 @@ class Run:
         # What fits into memory with gradients fits without.
         at_once = config.batch_size // (fabric.world_size * config.accumulate)
         self.evaluation_batch = config.eval_batch_size or at_once
-        self.steps = config.epochs * self.batches.steps_per_epoch
-        self.display = Display(config, self.steps, visible=fabric.is_global_zero)
+        self.budget = Budget(
+            config.max_time,
+            began,
+            valid_images=math.ceil(len(data.valid) / fabric.world_size),
+            test_images=finish.images_to_test(data, model.group.order),
+        )
+        self.display = Display(config, visible=fabric.is_global_zero)
         if fresh:
             self.display.say(f"not in {config.start_from}, so re-initialised: {', '.join(fresh)}")
 
@@ -195,7 +174,8 @@ class Run:
                     f"the checkpoints in {self.folder} do not fit: {error}. Give the run back what it had, or start "
                     "another one with another --out"
                 ) from error
-            self.display.say(f"resuming after step {self.state.progress.step} of {self.steps}")
+            self.budget.spent_before = self.state.progress.spent
+            self.display.say(f"resuming after {self._place()}")
         elif faults:
             self.display.say("warning: no checkpoint is whole; starting from the beginning")
 
@@ -211,7 +191,11 @@ class Run:
     def fit(self, interrupt: Interrupt) -> None:
         """Run the steps that are left, with a validation after each epoch."""
         progress, first = self.state.progress, self.fabric.is_global_zero
-        if progress.step >= self.steps:
+        steps = self.config.epochs * self.batches.steps_per_epoch if self.config.epochs else sys.maxsize
+        if self.config.max_time and not progress.evaluation_seconds:
+            self._time_evaluation()
+        moment = self._moment()
+        if progress.step >= steps or (moment.is_last and 0 < progress.step == _validated(progress)):
             if first:
                 write_config(self.config)
             return
@@ -219,36 +203,44 @@ class Run:
         loader = DataLoader(
             self.batches,
             batch_size=None,
-            sampler=range(progress.step, self.steps),
+            sampler=range(progress.step, steps),
             num_workers=self.config.workers,
             pin_memory=self.fabric.device.type == "cuda",
         )
-        self.display.go_on(progress.step, progress.best)
+        self.display.go_on(progress.step, progress.best, self._length(moment))
         with self.display, self._open_log() if first else contextlib.nullcontext() as log:
             last_save = began = time.monotonic()
             for images, labels in loader:
-                row, stop = self._step(images, labels, progress.step, interrupt)
+                moment = self._moment()
+                row, stop = self._step(images, labels, progress.step, moment.share, interrupt)
                 if first and progress.step == done_before:  # what cannot make a step does not claim the folder
                     write_config(self.config)
                 now = time.monotonic()
-                row["images_per_second"] = self.batches.batch_size / (now - began)
+                self.budget.last_step = seconds = now - began
+                row["images_per_second"] = self.batches.batch_size / seconds
                 progress.step += 1
                 progress.epoch_loss += row["loss"]
                 progress.epoch_correct += row["accuracy"]
-                progress.epoch_seconds += now - began
-                progress.seconds += now - began
+                progress.epoch_seconds += seconds
+                progress.seconds += seconds
                 if log is not None:
                     log.step(row)
-                self.display.step(row)
-                epoch_ends = progress.step % self.batches.steps_per_epoch == 0
-                if epoch_ends:
-                    self._end_epoch(row, log)
-                if log is not None and (stop or epoch_ends or now - last_save >= self.config.checkpoint_seconds):
+                self.display.step(row, self._length(moment))
+                is_last = moment.is_last or progress.step == steps
+                if moment.is_last:
+                    self.display.say(self.budget.last_words(progress))
+                validates = is_last or (moment.may_validate and progress.step % self.batches.steps_per_epoch == 0)
+                if validates:
+                    self._validate_and_keep(row, log)
+                if log is not None and (stop or validates or now - last_save >= self.config.checkpoint_seconds):
                     log.flush()
+                    progress.spent = self.budget.spent()
                     save_checkpoint(self.folder / CHECKPOINTS, progress.step, self.state.checkpoint())
                     last_save = now
                 if stop:
                     raise self._stopped()
+                if is_last:
+                    break
                 began = time.monotonic()
         # A request that came after the last step: what is left is the test.
         if self._total(torch.tensor(float(interrupt.requested), device=self.fabric.device)) > 0:
@@ -256,19 +248,45 @@ class Run:
 
     def _stopped(self) -> KeyboardInterrupt:
         return KeyboardInterrupt(
-            f"stopped after step {self.state.progress.step} of {self.steps}, nothing is lost; "
-            f"go on with: gevit train --out {self.folder} --resume"
+            f"stopped after {self._place()}, nothing is lost; go on with: gevit train --out {self.folder} --resume"
         )
+
+    def _place(self) -> str:
+        """How far the run is, in words."""
+        epochs, step = self.config.epochs, self.state.progress.step
+        return f"step {step} of {epochs * self.batches.steps_per_epoch}" if epochs else f"step {step}"
+
+    def _moment(self) -> Moment:
+        """Where in its time the run is; the first process decides for all."""
+        if self.config.max_time is None:
+            return Moment()
+        own = self.budget.moment(self.state.progress) if self.fabric.is_global_zero else (0.0, 0.0, 0.0)
+        share, is_last, may_validate = self._total(torch.tensor(own, dtype=torch.float64)).tolist()
+        return Moment(share, bool(is_last), bool(may_validate))
+
+    def _time_evaluation(self) -> None:
+        """Measure how long an image takes, for what the end of the run needs, until a validation tells better."""
+        some = self.data.valid.subset(torch.arange(min(4 * self.evaluation_batch, len(self.data.valid))))
+        for _ in range(2):  # the first time takes longer
+            began = time.monotonic()
+            evaluate(self.state.kept_model, some, self.data.normalize, self.evaluation_batch)
+            self.state.progress.evaluation_seconds = (time.monotonic() - began) / len(some)
+
+    def _length(self, moment: Moment) -> int | float:
+        """The steps of the whole run, as far as can be told."""
+        return run_length(self.config, self.state.progress.step, self.batches.steps_per_epoch, moment.share)
 
     def _step(
         self,
         images: Float[Tensor, "batch channels height width"],
         labels: Int[Tensor, " batch"],
         step: int,
+        share_of_time: float,
         interrupt: Interrupt,
     ) -> tuple[Row, bool]:
         """One optimizer step on this process's share of the batch; whether any process was asked to stop."""
-        config, rate = self.config, learning_rate(self.config, step, self.batches.steps_per_epoch)
+        config = self.config
+        rate = learning_rate(config, step, self.batches.steps_per_epoch, share_of_time)
         images, labels = images.to(self.fabric.device), labels.to(self.fabric.device)
         loss_sum, correct = torch.zeros((), device=images.device), torch.zeros((), device=images.device)
         self.network.train()
@@ -311,20 +329,23 @@ class Run:
         resumes = (self.folder / CONFIG).exists()
         return f"`gevit train --out {self.folder} --resume{flags}`" if resumes else "start again"
 
-    def _end_epoch(self, row: Row, log: RunLog | None) -> None:
-        progress, steps = self.state.progress, self.batches.steps_per_epoch
+    def _validate_and_keep(self, row: Row, log: RunLog | None) -> None:
+        """After an epoch, or what there was time for of it."""
+        progress, steps_per_epoch = self.state.progress, self.batches.steps_per_epoch
+        steps = progress.step - _validated(progress)
         began = time.monotonic()
-        loss, accuracy = self._validate()
+        valid = self._validate()
         validation_seconds = time.monotonic() - began
         progress.seconds += validation_seconds
+        progress.evaluation_seconds = validation_seconds / self.budget.valid_images
+        is_whole = progress.step % steps_per_epoch == 0
         summary = {
-            "epoch": row["epoch"],
+            "epoch": row["epoch"] if is_whole else progress.step / steps_per_epoch,
             "step": row["step"],
             "lr": row["lr"],
             "train_loss": progress.epoch_loss / steps,
             "train_accuracy": progress.epoch_correct / steps,
-            "valid_loss": loss,
-            "valid_accuracy": accuracy,
+            **{f"valid_{name}": getattr(valid, name) for name in FIGURES},
             "seconds": progress.epoch_seconds + validation_seconds,
             "images_per_second": steps * self.batches.batch_size / progress.epoch_seconds,
         }
@@ -338,18 +359,18 @@ class Run:
         assert progress.best is not None
         self.display.epoch(summary, progress.best, is_best)
 
-    def _validate(self) -> tuple[float, float]:
-        """Loss and accuracy on the validation images, shared out among the processes."""
+    def _validate(self) -> Evaluation:
+        """Score the kept model on the validation images, shared out among the processes."""
         rank, world = self.fabric.global_rank, self.fabric.world_size
         share = self.data.valid.subset(torch.arange(rank, len(self.data.valid), world))
         model = self.state.kept_model.eval()
-        sums = torch.zeros(2)
+        classes = len(self.data.classes)
+        loss, confusion = torch.zeros(1, dtype=torch.float64), torch.zeros(classes, classes, dtype=torch.int64)
         if len(share):  # there may be fewer images than processes
             with self.display.validation(len(share)) as progress:
                 result = evaluate(model, share, self.data.normalize, self.evaluation_batch, progress)
-            sums = torch.tensor([result.loss * result.n, result.accuracy * result.n])
-        loss, accuracy = (self._total(sums) / len(self.data.valid)).tolist()
-        return loss, accuracy
+            loss, confusion = loss + result.loss * result.n, torch.tensor(result.confusion)
+        return tally(self._total(confusion), float(self._total(loss)) / len(self.data.valid))
 
     def _total(self, values: Tensor) -> Tensor:
         if self.fabric.world_size == 1:
@@ -370,13 +391,6 @@ class Run:
         )
 
 
-def _same_everywhere(fabric: Fabric, digest: str) -> str:
-    """The digest of the data, which must be the same on every process."""
-    of_the_first = fabric.broadcast(digest)
-
-    def check() -> None:
-        if digest != of_the_first:
-            raise ValueError("the images or labels here are not those of the first process; give all the same data")
-
-    on_every_process(fabric, check)
-    return digest
+def _validated(progress: Progress) -> int:
+    """The step after which the last validation was."""
+    return int(progress.history[-1]["step"]) if progress.history else 0

@@ -1,4 +1,4 @@
-"""How the weights move: the optimizer, Muon among them, and the learning rate as a function of the step alone.
+"""How the weights move: the optimizer, Muon among them, and the learning rate as a function of the step (or the time).
 
 Muon is momentum whose matrices are made orthogonal before they are applied. The maps of an attention layer (query,
 key, value, out) have gradients of a few dominant directions; Adam follows those and learns the others slowly. Muon
@@ -156,32 +156,52 @@ def orthogonalized(matrices: Float[Tensor, "*batch rows columns"]) -> Float[Tens
     return x.mT if tall else x
 
 
-def learning_rate(config: TrainConfig, step: int, steps_per_epoch: int) -> float:
-    """Learning rate of a step, counted from 0.
+def run_length(config: TrainConfig, step: int, steps_per_epoch: int, share_of_time: float = 0.0) -> int | float:
+    """How many steps a run has: those of its epochs, or as many as its time has room for at its pace so far.
+
+    >>> run_length(TrainConfig(epochs=5), 30, 10), run_length(TrainConfig(epochs=5, max_time=60), 20, 10, 0.5)
+    (50, 40.0)
+    """
+    planned = config.epochs * steps_per_epoch if config.epochs else math.inf
+    return min(planned, step / share_of_time) if share_of_time else planned
+
+
+def learning_rate(config: TrainConfig, step: int, steps_per_epoch: int, share_of_time: float = 0.0) -> float:
+    """Learning rate of a step, counted from 0, when a share of the time that the run has is over.
 
     `constant`: the peak throughout; `cosine`: half a cosine from the peak to 0; `one_cycle`: half a cosine up, half a
     cosine down to (nearly) 0; `trapezoid`: the peak, then a straight fall to 0 in the last `cooldown_epochs`, so that a
     run may be made longer or ended early and lose nothing. All rise linearly for `warmup_epochs` first, except
     `one_cycle`, which rises by its half cosine for `warmup_epochs`, or 0.3 of the run if that is 0.
+    Where the time ends before the epochs do, the course is that of a run of as many steps as there is time for; the
+    warm-up and cool-down shrink with the epochs that were planned, or so far that both find room.
 
     >>> config = TrainConfig(lr=1.0, epochs=10, schedule="cosine", warmup_epochs=2.0)
     >>> [round(learning_rate(config, step, 10), 3) for step in (0, 10, 20, 60, 99)]
     [0.05, 0.55, 1.0, 0.5, 0.0]
     """
-    total = config.epochs * steps_per_epoch
-    warmup = config.warmup_epochs * steps_per_epoch
+    total = run_length(config, step, steps_per_epoch, share_of_time)
+    epoch = total / config.epochs if config.epochs else steps_per_epoch
+    if (edges := (config.warmup_epochs + config.cooldown_epochs) * epoch) > total:
+        epoch *= total / edges
+    warmup, cooldown = config.warmup_epochs * epoch, config.cooldown_epochs * epoch
     if config.schedule == "one_cycle":
         warmup = warmup or 0.3 * total
         if step < warmup:
             return config.lr * _between(ONE_CYCLE_START, 1.0, step / warmup)
-        return config.lr * _between(1.0, ONE_CYCLE_END, (step - warmup) / (total - warmup))
+        return config.lr * _between(1.0, ONE_CYCLE_END, _part(step - warmup, total - warmup))
     if step < warmup:
         return config.lr * (step + 1) / warmup if warmup > 1 else config.lr
     if config.schedule == "cosine":
-        return config.lr * _between(1.0, 0.0, (step - warmup) / (total - warmup))
+        return config.lr * _between(1.0, 0.0, _part(step - warmup, total - warmup))
     if config.schedule == "trapezoid" and config.cooldown_epochs:
-        return config.lr * min(1.0, (total - step) / (config.cooldown_epochs * steps_per_epoch))
+        return config.lr * min(1.0, (total - step) / cooldown) if cooldown else 0.0
     return config.lr
+
+
+def _part(done: int | float, whole: int | float) -> float:
+    """How much of a period is over; one of no length is."""
+    return done / whole if whole > 0 else 1.0
 
 
 def _between(start: float, end: float, fraction: float) -> float:

@@ -18,7 +18,16 @@ from gevit.rendering import charts, escape
 from gevit.rendering.charts import BLUE, FONT, INK, ORANGE
 from gevit.rendering.pages import render
 from gevit.rendering.tables import Table
-from gevit.rendering.words import duration, percent, percent_range, printable, relative_error
+from gevit.rendering.words import (
+    FIGURES,
+    duration,
+    epoch_number,
+    figure,
+    percent,
+    percent_range,
+    printable,
+    relative_error,
+)
 from gevit.training.log import Row
 
 if TYPE_CHECKING:
@@ -53,9 +62,9 @@ class RunRecord:
         command: the command line that started it.
         environment: versions and machine.
         parameters: number of weights.
-        history: one row an epoch: epoch, step, lr, train_loss, train_accuracy, valid_loss, valid_accuracy, seconds,
-            images_per_second.
-        best_epoch: the epoch whose weights were kept.
+        history: one row an epoch: epoch, step, lr, train_loss, train_accuracy, the `FIGURES` on validation (valid_loss,
+            valid_accuracy, valid_balanced_accuracy, valid_macro_f1), seconds, images_per_second.
+        best_epoch: the epoch whose weights were kept; the last one may be a part of one.
         seconds: training time over all resumes.
         data_note: where the data is from and how it was split.
         test: of the kept weights, on the test images, once.
@@ -72,7 +81,7 @@ class RunRecord:
     environment: dict[str, str]
     parameters: int
     history: list[Row]
-    best_epoch: int
+    best_epoch: int | float
     seconds: float
     data_note: str
     test: Evaluation
@@ -170,12 +179,19 @@ def markdown(run: RunRecord) -> str:
 def headlines(run: RunRecord) -> Table:
     """The numbers that come first: what each is, the number, and what to know about it."""
     interval = f"95% interval {percent_range(*run.test.interval)}, {run.test.n:,} images, never used for selection"
+    select = run.config.get("select", "accuracy")
+    present = sum(scores.support > 0 for scores in run.test.per_class)
     rows = [
         ("test accuracy", percent(run.test.accuracy), interval),
         (
+            "macro-F1",
+            percent(run.test.macro_f1),
+            f"mean over {present} classes; balanced accuracy {percent(run.test.balanced_accuracy)}",
+        ),
+        (
             "epoch kept",
-            f"{run.best_epoch} of {len(run.history)}",
-            f"chosen on validation, {percent(run.best['valid_accuracy'])}",
+            f"{epoch_number(run.best_epoch)} of {epoch_number(run.history[-1]['epoch'])}",
+            f"chosen on validation, {FIGURES[select]} {figure(select, run.best[f'valid_{select}'])}",
         ),
         ("training time", duration(run.seconds), _speed(run)),
         ("parameters", f"{run.parameters:,}", f"{len(run.classes)} classes"),
@@ -187,18 +203,18 @@ def headlines(run: RunRecord) -> Table:
         ),
     ]
     if run.test.auc is not None:
-        rows.insert(1, ("area under ROC", f"{run.test.auc:.4f}", f"of {run.classes[1]}"))
+        rows.insert(2, ("area under ROC", f"{run.test.auc:.4f}", f"of {run.classes[1]}"))
     return Table(("", "", ""), rows, alignment="lrl")
 
 
 def history_table(history: Sequence[Row]) -> Table:
     """One row an epoch."""
-    columns = ("train_loss", "train_accuracy", "valid_loss", "valid_accuracy", "lr", "seconds")
-    rows = [(f"{row['epoch']:g}", *(_number(name, row.get(name)) for name in columns)) for row in history]
+    columns = ("train_loss", "train_accuracy", *(f"valid_{name}" for name in FIGURES), "lr", "seconds")
+    rows = [(epoch_number(row["epoch"]), *(_number(name, row.get(name)) for name in columns)) for row in history]
     return Table(("epoch", *(name.replace("_", " ") for name in columns)), rows)
 
 
-def curve_figures(history: Sequence[Row], best_epoch: int) -> dict[str, Figure]:
+def curve_figures(history: Sequence[Row], best_epoch: int | float) -> dict[str, Figure]:
     """Each panel as a picture of its own, by its title."""
     from matplotlib.figure import Figure
 
@@ -209,7 +225,7 @@ def curve_figures(history: Sequence[Row], best_epoch: int) -> dict[str, Figure]:
     return figures
 
 
-def curves_figure(history: Sequence[Row], best_epoch: int) -> Figure:
+def curves_figure(history: Sequence[Row], best_epoch: int | float) -> Figure:
     """All panels in one picture."""
     from matplotlib.figure import Figure
 
@@ -220,7 +236,7 @@ def curves_figure(history: Sequence[Row], best_epoch: int) -> Figure:
     return figure
 
 
-def _draw(axes: Axes, title: str, history: Sequence[Row], best_epoch: int) -> None:
+def _draw(axes: Axes, title: str, history: Sequence[Row], best_epoch: int | float) -> None:
     from matplotlib.ticker import MaxNLocator
 
     curves, scale = PANELS[title]
@@ -277,14 +293,15 @@ def _facts(facts: Mapping[str, Any]) -> Table:
 
 def _speed(run: RunRecord) -> str:
     speeds = [row["images_per_second"] for row in run.history if "images_per_second" in row]
-    epochs = f"{len(run.history)} epoch{'s' * (len(run.history) > 1)}"
+    last = run.history[-1]["epoch"]
+    epochs = f"{epoch_number(last)} epoch{'s' * (last != 1)}"
     return f"{epochs}, {sum(speeds) / len(speeds):.0f} images a second" if speeds else epochs
 
 
 def _number(name: str, value: float | None) -> str:
     if value is None:
         return ""
-    if name.endswith("accuracy"):
+    if name.endswith(("accuracy", "f1")):
         return percent(value)
     return f"{value:.1f}" if name == "seconds" else f"{value:.4g}"
 

@@ -80,6 +80,18 @@ def on_first_process(fabric: Fabric, action: Callable[[], Outcome]) -> Outcome:
     return fabric.broadcast(outcome)  # type: ignore[return-value]
 
 
+def same_everywhere(fabric: Fabric, digest: str) -> str:
+    """The digest of the data, which must be the same on every process."""
+    of_the_first = fabric.broadcast(digest)
+
+    def check() -> None:
+        if digest != of_the_first:
+            raise ValueError("the images or labels here are not those of the first process; give all the same data")
+
+    on_every_process(fabric, check)
+    return digest
+
+
 def open_data(config: TrainConfig) -> tuple[DataSet, str]:
     """The data set, cut to the limits, and what to call it; what is left of a split does not depend on the seed.
 
