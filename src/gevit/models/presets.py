@@ -100,11 +100,10 @@ PRESETS = {
         in_channels=3,
         num_classes=10,
         image_size=64,
-        stem=8,
-        stages=(Stage(8, 0), Stage(16, 0, convolutions=2), Stage(32, 4, convolutions=1)),
+        stem=12,
+        stages=(Stage(12, 0), Stage(16, 0, convolutions=2), Stage(32, 3, convolutions=1)),
         heads=4,
         attention_dropout=0.0,
-        drop_path=0.1,
     ),
     "small": Preset(
         in_channels=3,
