@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from gevit import equivariance, groups, models
     from gevit.layers import GroupAttention, LiftingAttention
     from gevit.models import list_models
+    from gevit.orbit import Orbit
     from gevit.persistence import load, save
     from gevit.pretrained import create_model
 
 __all__ = [
     "GroupAttention",
     "LiftingAttention",
+    "Orbit",
     "create_model",
     "equivariance",
     "groups",
@@ -32,6 +34,7 @@ __all__ = [
 _HOMES = {
     "GroupAttention": "gevit.layers",
     "LiftingAttention": "gevit.layers",
+    "Orbit": "gevit.orbit",
     "create_model": "gevit.pretrained",
     "list_models": "gevit.models",
     "load": "gevit.persistence",

@@ -21,6 +21,7 @@ from gevit.files import write_aside
 from gevit.models.base import EquivariantModel
 from gevit.models.info import FORMAT, ModelInfo
 from gevit.models.registry import build, list_models
+from gevit.orbit import Orbit
 
 IN_RUN_FOLDER = "model.safetensors"
 _DIGEST = "gevit_sha256"
@@ -32,6 +33,11 @@ def save(model: nn.Module, info: ModelInfo, path: str | Path) -> None:
 
     A model that could not be loaded again, because `info` describes another one, is refused.
     """
+    if isinstance(model, Orbit):
+        raise ValueError(
+            "an Orbit has no weights of its own: save the model inside, orbit.model, and put it into an Orbit again "
+            f"when it is loaded: gevit.Orbit(gevit.load(path), gevit.groups.{model.group})"
+        )
     weights_path, info_path = _pair(path)
     state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
     _check_fit(state, _blank(info, "auto").state_dict(), "the model to save is not the one that info describes")

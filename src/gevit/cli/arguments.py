@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gevit.models.base import EquivariantModel
+    from gevit.orbit import Orbit
 
 ARCHITECTURE = ("encoding", "neighborhood", "pooling")
 
@@ -29,6 +30,16 @@ def add_model_source(parser: argparse.ArgumentParser, several: bool = False) -> 
         "--preset", default="rotmnist", help="architecture: rotmnist, cifar10, pcam, nano, tiny or small"
     )
     source.add_argument("--backend", default="auto", help="auto, reference, factored or native")
+
+
+def add_orbit(parser: argparse.ArgumentParser) -> None:
+    """Add `--orbit GROUP`."""
+    parser.add_argument(
+        "--orbit",
+        metavar="GROUP",
+        help="make the model invariant: average its logits over the image as each element of a group transforms it; "
+        "c4 (quarter turns), d4 (and flips), c8, ...",
+    )
 
 
 def add_random_weights(parser: argparse.ArgumentParser) -> None:
@@ -57,6 +68,16 @@ def load_from(args: argparse.Namespace) -> EquivariantModel:
     if not (args.model and args.pretrained):
         raise ValueError("which model? give --checkpoint PATH, or --model NAME --pretrained")
     return load(pretrained_path(args.model, args.preset), args.backend)
+
+
+def load_classifier(args: argparse.Namespace) -> EquivariantModel | Orbit:
+    """The trained model that the flags name, within the `--orbit` that they ask for."""
+    from gevit.groups import named_group
+    from gevit.orbit import Orbit
+
+    group = named_group(args.orbit) if args.orbit else None
+    model = load_from(args)
+    return Orbit(model, group) if group else model
 
 
 def check_weights(args: argparse.Namespace) -> None:

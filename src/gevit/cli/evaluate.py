@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gevit.cli.arguments import add_model_source, load_from, positive_integer
+from gevit.cli.arguments import add_model_source, add_orbit, load_classifier, positive_integer
 
 if TYPE_CHECKING:
     from gevit.data import DataSet
@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "and how exactly the model is equivariant."
     )
     add_model_source(parser)
+    add_orbit(parser)
     parser.add_argument("--data", required=True, metavar="NAME", help="data set, or a folder or archive of images")
     parser.add_argument("--data-root", type=Path, metavar="DIR", help="where the named data sets are")
     parser.add_argument("--skip-corrupt", action="store_true", help="leave out files that cannot be decoded")
@@ -54,12 +55,13 @@ def run(args: argparse.Namespace) -> int:
     from gevit.evaluation import presentation
     from gevit.evaluation.evaluate import accuracy_by_angle, equivariance_of, equivariance_rows, evaluate
     from gevit.models.base import info_of
+    from gevit.orbit import Orbit
     from gevit.rendering.tables import make_console
     from gevit.rendering.words import printable
 
     if args.angles < 0:
         raise ValueError(f"--angles must be at least 0, got {args.angles}")
-    model = load_from(args)
+    model = load_classifier(args)
     info = info_of(model)
     data = _open(args, info)
     warnings = _doubts(info, data, args.split)
@@ -71,7 +73,8 @@ def run(args: argparse.Namespace) -> int:
     some = choose(split.labels, ANGLE_IMAGES)
     images, labels = split.images(some), split.labels[some]
     angles = [360 * k / args.angles for k in range(args.angles)]
-    title = f"{info.name} on {data.name}"
+    orbit = str(model.group) if isinstance(model, Orbit) else None
+    title = f"{info.name}{f', averaged over {orbit},' if orbit else ''} on {data.name}"
     with Progress(console=make_console(stderr=True), transient=True) as bar:
         task = bar.add_task(escape(printable(title)), total=len(split) + len(angles) * len(images))
 
@@ -84,6 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
     answer = {
         "model": info.name,
+        "orbit": orbit,
         "data": data.name,
         "split": args.split,
         "classes": info.classes,

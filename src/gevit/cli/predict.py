@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gevit.cli.arguments import add_model_source, load_from
+from gevit.cli.arguments import add_model_source, add_orbit, load_classifier
 from gevit.rendering.words import percent, printable
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "into a pipe or file one line a file: its name, the class and its probability, separated by tabs."
     )
     add_model_source(parser)
+    add_orbit(parser)
     parser.add_argument(
         "files", nargs="+", metavar="FILE", help="image files, folders or archives (zip, tar) of them, or quoted globs"
     )
@@ -49,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     for name in ("top", "batch_size"):
         if getattr(args, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
-    model = load_from(args)
+    model = load_classifier(args)
     paths = find_images(args.files)
     console = Console(stderr=True)
     answers = track(

@@ -14,6 +14,7 @@ from gevit.data.rotation import rotate
 from gevit.equivariance import Report, measure
 from gevit.evaluation.metrics import Evaluation, score
 from gevit.models.base import EquivariantModel
+from gevit.orbit import Orbit
 
 Normalize = Callable[[Tensor], Tensor]
 Progress = Callable[[int], object]
@@ -70,26 +71,33 @@ def accuracy_by_angle(
     return accuracies
 
 
-def equivariance_of(model: EquivariantModel, images: Float[Tensor, "n channels side side"]) -> tuple[Report, Report]:
+def equivariance_of(
+    model: EquivariantModel | Orbit, images: Float[Tensor, "n channels side side"]
+) -> tuple[Report, ...]:
     """How exactly the logits are invariant, and all feature maps equivariant, under the model's own group.
+
+    An `Orbit`, which is invariant whatever the maps inside are, has a report of its logits alone.
 
     Args:
         model: in evaluation mode.
         images: a few, as the model takes them, on any device.
     """
     images = images.to(_device(model))
-    return measure(model, images, model.group), measure(model.forward_features, images, model.group)
+    logits = measure(model, images, model.group)
+    return (logits,) if isinstance(model, Orbit) else (logits, measure(model.forward_features, images, model.group))
 
 
-def equivariance_rows(logits: Report, maps: Report) -> list[dict[str, Any]]:
-    """The errors of each element of the group as plain types, those of the logits beside those of the maps."""
+def equivariance_rows(logits: Report, maps: Report | None = None) -> list[dict[str, Any]]:
+    """The errors of each element of the group as plain types, those of the logits beside those of the maps, if any."""
+    reports = {"logits": logits} | ({"feature_maps": maps} if maps else {})
     return [
         {
             "element": element,
             "name": logits[element].name,
             "exact": logits[element].exact,
-            "logits": {"worst": logits[element].worst, "mean": logits[element].mean},
-            "feature_maps": {"worst": maps[element].worst, "mean": maps[element].mean},
+            **{
+                what: {"worst": report[element].worst, "mean": report[element].mean} for what, report in reports.items()
+            },
         }
         for element in range(len(logits))
     ]

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from gevit.data.archive import NAMES, Location
 from gevit.data.decode import GREY_OR_COLOUR, SUFFIXES, as_floats, decode, without_bomb_warnings
 from gevit.data.folder import image_files, located
 from gevit.evaluation.evaluate import predict_logits
-from gevit.models.base import EquivariantModel, info_of
+from gevit.models.base import info_of
 from gevit.models.info import ModelInfo
 
 
@@ -72,12 +72,12 @@ def find_images(patterns: Iterable[str]) -> list[Location]:
 
 
 def predict(
-    model: EquivariantModel, paths: Sequence[Location], top: int = 1, batch_size: int = 64, invert: bool = False
+    model: nn.Module, paths: Sequence[Location], top: int = 1, batch_size: int = 64, invert: bool = False
 ) -> Iterator[Prediction]:
     """Predict image files, in order; files that cannot be read say so instead.
 
     Args:
-        model: from `gevit.load`.
+        model: from `gevit.load`, as it is or in an `Orbit`.
         paths: the files.
         top: how many of the most probable classes.
         batch_size: images at a time.
@@ -124,7 +124,7 @@ def expected_images(info: ModelInfo) -> str:
 
 
 def _most_probable(
-    model: EquivariantModel, images: Float[Tensor, "n channels side side"], top: int
+    model: nn.Module, images: Float[Tensor, "n channels side side"], top: int
 ) -> Iterator[tuple[tuple[str, ...], tuple[float, ...]]]:
     info = info_of(model)
     probabilities = predict_logits(model, info.normalize(images)).softmax(1)

@@ -78,19 +78,20 @@ def angle_table(by_angle: Mapping[float, float], images: int) -> Table:
 
 def equivariance_table(elements: Sequence[Mapping[str, Any]], title: str = "relative equivariance error") -> Table:
     """The relative errors of each element of the group, as `equivariance_rows` gives them."""
+    measured = [what for what in ("logits", "feature_maps") if what in elements[0]]
     rows = [
         (
             row["name"],
-            *(relative_error(row[what][which]) for what in ("logits", "feature_maps") for which in ("worst", "mean")),
+            *(relative_error(row[what][which]) for what in measured for which in ("worst", "mean")),
             "exact" if row["exact"] else "interpolated: approximate",
         )
         for row in elements
     ]
     return Table(
-        ("element", "worst", "mean", "worst", "mean", ""),
+        ("element", *["worst", "mean"] * len(measured), ""),
         rows,
-        groups=("", *["logits"] * 2, *["feature maps"] * 2, ""),
-        alignment="lrrrrl",
+        groups=("", *(what.replace("_", " ") for what in measured for _ in range(2)), ""),
+        alignment="l" + "rr" * len(measured) + "l",
         title=title,
     )
 

@@ -78,8 +78,9 @@ class EquivariantModel(nn.Module):
         return 1
 
 
-def info_of(model: EquivariantModel) -> ModelInfo:
-    """What is known of a model that `load` gave."""
-    if model.info is None:
+def info_of(model: nn.Module) -> ModelInfo:
+    """What is known of a model that `load` gave, alone or in an `Orbit`."""
+    info = getattr(model, "info", None)
+    if not isinstance(info, ModelInfo):
         raise ValueError("only a model that was read with gevit.load knows its classes and its normalisation")
-    return model.info
+    return info
