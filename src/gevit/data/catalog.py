@@ -185,6 +185,28 @@ CATALOG = {
             folders=("eurosat", ""),
             files=("EuroSAT_RGB.zip",),
         ),
+        Entry(
+            "redcells",
+            "cutouts",
+            11_545,
+            12,
+            "3x64x64",
+            "cut from Chula RBC-12",
+            variant="redcells",
+            folders=("redcells", ""),
+            files=("redcells.zip",),
+        ),
+        Entry(
+            "galaxies",
+            "cutouts",
+            2_497,
+            4,
+            "3x64x64",
+            "SDSS, Galaxy Zoo 1",
+            variant="galaxies",
+            folders=("galaxies", ""),
+            files=("galaxies.zip",),
+        ),
     )
 }
 
@@ -193,7 +215,7 @@ def list_datasets() -> list[str]:
     """Names of the data sets that `open_dataset` knows.
 
     >>> list_datasets()
-    ['digits', 'digits-upright', 'rotmnist', 'rotmnist-rebuilt', 'cifar10', 'pcam', 'eurosat']
+    ['digits', 'digits-upright', 'rotmnist', 'rotmnist-rebuilt', 'cifar10', 'pcam', 'eurosat', 'redcells', 'galaxies']
     """
     return list(CATALOG)
 

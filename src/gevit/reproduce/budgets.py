@@ -67,6 +67,23 @@ PAPER_SGD: Settings = {
     "weight_decay": 1e-4,
 }
 
+# Networks that begin with convolutions, on real images; the same for every budget but `smoke`.
+REAL: Settings = {
+    "batch_size": 16,
+    "optimizer": "muon",
+    "lr": 2e-2,
+    "schedule": "cosine",
+    "warmup_epochs": 0.2,
+    "weight_decay": 0.01,
+    "clip_norm": 1.0,
+}
+REAL_IMAGES: Mapping[str, Settings] = {
+    "satellites": {**REAL, "data": "eurosat"},
+    "cells": {**REAL, "data": "redcells", "select": "macro_f1"},
+    "galaxies": {**REAL, "data": "galaxies"},
+    "labels": {**REAL, "data": "eurosat", "limit_valid": 100},
+}
+
 RECIPES: Mapping[str, Mapping[str, Settings]] = {
     "smoke": {
         "rotmnist": SMOKE,
@@ -75,6 +92,7 @@ RECIPES: Mapping[str, Mapping[str, Settings]] = {
         "pcam": {**SMOKE, "preset": "pcam", "image_size": 48},
         "sizes": SMOKE,
         "upright": SMOKE,
+        **{name: {**SMOKE, "preset": "tiny", "image_size": 16} for name in REAL_IMAGES},
     },
     "cpu": {
         "rotmnist": CPU_FEW,
@@ -84,6 +102,7 @@ RECIPES: Mapping[str, Mapping[str, Settings]] = {
         # A few images need more passes.
         "sizes": {**CPU, "epochs": 10},
         "upright": {**CPU, "data": "digits-upright"},
+        **REAL_IMAGES,
     },
     "paper": {
         "rotmnist": PAPER,
@@ -92,6 +111,7 @@ RECIPES: Mapping[str, Mapping[str, Settings]] = {
         "pcam": {**PAPER_SGD, "data": "pcam", "epochs": 100, "batch_size": 16},
         "sizes": PAPER,
         "upright": {**PAPER, "data": "digits-upright"},
+        **REAL_IMAGES,
     },
 }
 

@@ -128,6 +128,7 @@ def run_cell(study: Study, budget: str, cell: Cell, seed: int, place: Workplace)
         valid_images=sizes["valid"],
         test_images=sizes["test"],
         by_angle=_by_angle(folder, data, sizes["test"], study.angles) if study.angles else {},
+        orbit_accuracy=_in_orbit(folder, data, sizes["test"], study.orbit) if study.orbit else None,
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         **measured,
     )
@@ -140,6 +141,7 @@ def _measured(report: dict[str, Any]) -> dict[str, Any]:
         "test_accuracy": report["test"]["accuracy"],
         "test_balanced_accuracy": report["test"]["balanced_accuracy"],
         "test_macro_f1": report["test"]["macro_f1"],
+        "confusion": report["test"]["confusion"],
         "valid_accuracy": best["valid_accuracy"],
         "best_epoch": report["best_epoch"],
         "parameters": report["parameters"],
@@ -165,6 +167,17 @@ def _run_name(config: TrainConfig, data: DataSet) -> str:
     """A name that another recipe or other data does not have, so that no run goes on as something else."""
     identity = json.dumps([settings_of(config), data.digest], sort_keys=True)
     return f"{config.model}-{data.name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
+
+
+def _in_orbit(folder: Path, data: DataSet, images: int, group: str) -> float:
+    from gevit.data.dataset import choose
+    from gevit.evaluation.evaluate import evaluate
+    from gevit.groups import named_group
+    from gevit.orbit import Orbit
+    from gevit.persistence import load
+
+    test = data.test.subset(choose(data.test.labels, images))
+    return evaluate(Orbit(load(folder), named_group(group)), test, data.normalize).accuracy
 
 
 def _by_angle(folder: Path, data: DataSet, images: int, angles: tuple[float, ...]) -> dict[str, float]:

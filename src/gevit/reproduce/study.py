@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,8 @@ class Result:
         finished: when.
         test_balanced_accuracy: mean recall of the classes on the test images; None in results of earlier versions.
         test_macro_f1: mean F1 of the classes on the test images; None in results of earlier versions.
+        orbit_accuracy: share of the test images that is right by the model's mean over a group; None if not asked for.
+        confusion: how many test images of a class (row) were taken for each; empty in results of earlier versions.
     """
 
     study: str
@@ -58,6 +60,8 @@ class Result:
     finished: str
     test_balanced_accuracy: float | None = None
     test_macro_f1: float | None = None
+    orbit_accuracy: float | None = None
+    confusion: Sequence[Sequence[int]] = ()
 
 
 def accuracy_on_test(result: Result) -> float:
@@ -73,6 +77,31 @@ def mean_over_angles(result: Result) -> float:
 def worst_angle(result: Result) -> float:
     """Accuracy on the rotated test images, at the worst of all angles."""
     return min(result.by_angle.values())
+
+
+def macro_f1_on_test(result: Result) -> float:
+    """Mean F1 of the classes on the test images."""
+    assert result.test_macro_f1 is not None
+    return result.test_macro_f1
+
+
+def accuracy_in_orbit(result: Result) -> float:
+    """Share of the test images that is right by the mean over the study's group."""
+    assert result.orbit_accuracy is not None
+    return result.orbit_accuracy
+
+
+def accuracy_of_parts(*parts: Sequence[int]) -> Callable[[Result], float]:
+    """Of the test images of some classes that were taken for one of these, the share taken for one of the right part.
+
+    Classes of the same part are not told apart.
+    """
+
+    def measure(result: Result) -> float:
+        counts = [[sum(result.confusion[a][b] for a in true for b in said) for said in parts] for true in parts]
+        return sum(row[i] for i, row in enumerate(counts)) / max(1, sum(map(sum, counts)))
+
+    return measure
 
 
 @dataclass(frozen=True)
@@ -116,6 +145,7 @@ class Study:
         notes: what a reader has to know to judge the numbers.
         seeds: how many repetitions a budget of hours has time for.
         angles: in degrees; the accuracy on test images rotated by each of them is measured too.
+        orbit: a group, such as d4; the accuracy of each model's mean over it is measured too.
         ordered: whether the rows are steps of one quantity, which a line may join.
     """
 
@@ -127,6 +157,7 @@ class Study:
     notes: tuple[str, ...] = ()
     seeds: int = 1
     angles: tuple[float, ...] = ()
+    orbit: str = ""
     ordered: bool = True
 
     @property
