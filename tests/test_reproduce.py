@@ -25,13 +25,14 @@ from gevit.environment import environment
 from gevit.evaluation.evaluate import accuracy_by_angle
 from gevit.models import list_models
 from gevit.models.base import info_of
+from gevit.models.info import ModelInfo
 from gevit.persistence import save
 from gevit.reproduce import runner
-from gevit.reproduce.budgets import BUDGETS, config_of
+from gevit.reproduce.budgets import BUDGETS, REAL_IMAGES, config_of
 from gevit.reproduce.draw import draw, markdown, study_table
 from gevit.reproduce.results import result_path, settings_of, write_result
 from gevit.reproduce.studies import GE, STUDIES
-from gevit.reproduce.study import Result, Study, mean_over_angles, worst_angle
+from gevit.reproduce.study import Result, Study, accuracy_of_parts, mean_over_angles, worst_angle
 from gevit.reproduce.summary import Summary
 from gevit.training.config import TrainConfig
 from tests.outside import reference
@@ -67,6 +68,9 @@ def made_up(study: Study, budget: str, folder: Path, seeds: int = 1) -> None:
                 seconds=100.0,
                 environment={"cpu": "a machine", "gevit": "0.0", "commit": "abc"},
                 finished="2000-01-01T00:00:00+00:00",
+                test_macro_f1=accuracy,
+                orbit_accuracy=accuracy,
+                confusion=[[1] * 4] * 4,
             )
             write_result(result_path(folder, cell, seed), result)
 
@@ -119,7 +123,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
         report = {
             "history": [{"epoch": 1, "valid_accuracy": 0.25}],
             "best_epoch": 1,
-            "test": {"accuracy": 0.5, "balanced_accuracy": 0.375, "macro_f1": 0.125},
+            "test": {"accuracy": 0.5, "balanced_accuracy": 0.375, "macro_f1": 0.125, "confusion": [[1] * 4] * 4},
             "parameters": 44_428,
             "equivariance": [
                 {"exact": True, "logits": {"worst": 2e-7}},
@@ -136,6 +140,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
 
     monkeypatch.setitem(sys.modules, "gevit.training.loop", SimpleNamespace(train=train))
     monkeypatch.setattr(runner, "_by_angle", by_angle)
+    monkeypatch.setattr(runner, "_in_orbit", lambda *_: 0.75)
     return runs
 
 
@@ -514,8 +519,12 @@ def test_studies_are_well_made_and_fair(name: str, budget: str) -> None:
         config = config_of(study, budget, cell)
         assert config == configs[cell.key]
         assert config.model in list_models()
-        size = None if name == "sizes" else config.limit_train  # which is what the rows of that study differ in
-        recipes.add(dataclasses.replace(config, model="", encoding="ge", neighborhood=5, limit_train=size))
+        differing: dict[str, Any] = {"model": "", "encoding": "ge", "neighborhood": 5}
+        if name in ("sizes", "labels"):  # their rows differ in how many images there are
+            differing["limit_train"] = None
+        if study.experiment in REAL_IMAGES:  # every network trains for the same time, some are augmented
+            differing |= {"epochs": 1, "rotate": False, "flip": False, "restrict": None}
+        recipes.add(dataclasses.replace(config, **differing))
     assert len(recipes) == 1
     if GE in study.columns:
         for row in study.rows:  # within a row, nothing but the encoding differs
@@ -605,3 +614,34 @@ def test_upright_digits_are_those_of_digits_unturned() -> None:
     # Turning about the centre moves ink, but makes and loses little.
     ratio = turned.test.images(first).sum((1, 2, 3)) / upright.test.images(first).sum((1, 2, 3))
     assert ((ratio > 0.9) & (ratio < 1.1)).all()
+
+
+def test_the_accuracy_in_an_orbit_is_that_of_the_mean_over_the_group(tmp_path: Path) -> None:
+    data = open_dataset("digits-upright")
+    model = create_model("z2_sa", "nano").eval()
+    info = ModelInfo(
+        name="z2_sa",
+        preset="nano",
+        in_channels=1,
+        num_classes=10,
+        classes=data.classes,
+        image_size=28,
+        mean=data.mean,
+        std=data.std,
+    )
+    save(model, info, tmp_path / "model.safetensors")
+    chosen = choose(data.test.labels, 20)
+    images = data.normalize(data.test.images(chosen))
+    logits = sum(model(images.rot90(turns, (-2, -1))) for turns in range(4))
+    expected = (logits.argmax(1) == data.test.labels[chosen]).double().mean().item()
+    assert runner._in_orbit(tmp_path, data, 20, "c4") == pytest.approx(expected)
+
+
+def test_accuracy_of_parts(tmp_path: Path) -> None:
+    study = STUDIES["galaxies"]("smoke")
+    made_up(study, "smoke", tmp_path)
+    result = Summary.read(study, "smoke", tmp_path).all_results[0]
+    counts = [[5, 1, 0, 0], [2, 6, 0, 1], [0, 0, 3, 4], [1, 0, 2, 7]]
+    result = dataclasses.replace(result, confusion=counts)
+    assert accuracy_of_parts((2,), (3,))(result) == pytest.approx(10 / 16)
+    assert accuracy_of_parts((0,), (1,), (2, 3))(result) == pytest.approx((5 + 6 + 16) / 32)
