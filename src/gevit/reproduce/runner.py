@@ -55,7 +55,12 @@ def run_study(study: Study, budget: str, seeds: int, place: Workplace, say: Call
         ValueError: results that are there are not what they should be, or on other data; nothing was run.
         KeyboardInterrupt: after a Ctrl-C; the same call goes on from there.
     """
-    wanted = [(cell, seed) for seed in range(seeds) for cell in study.runs]
+    wanted = [
+        (cell, seed)
+        for seed in range(seeds)
+        for cell in study.runs
+        if cell.most_seeds is None or seed < cell.most_seeds
+    ]
     folder = place.folder(study, budget)
     for leftover in filter(is_left_over, folder.glob(".*")):  # of a process that was killed while it wrote
         leftover.unlink()

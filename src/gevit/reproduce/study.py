@@ -114,6 +114,7 @@ class Cell:
         settings: what distinguishes its run from the other runs of the study.
         paper: the paper's number, in percent.
         measure: takes the result of a run to the number.
+        most_seeds: how often its run is repeated at most; None if as often as the study says.
     """
 
     row: str
@@ -121,6 +122,7 @@ class Cell:
     settings: Mapping[str, Any]
     paper: float | None = None
     measure: Callable[[Result], float] = accuracy_on_test
+    most_seeds: int | None = None
 
     @property
     def key(self) -> str:
