@@ -105,6 +105,10 @@ def test_a_short_file_that_stands_for_a_long_text_is_not_printed_back(
     ({"max_time": "0s"}, "max_time must be a time longer than nothing.*, got 0.0"),
     ({"max_time": -5}, "max_time must be .*, got -5.0"),
     ({"max_time": True}, "max_time must be of type float, got True"),
+    ({"balance": "yes"}, "balance must be one of none, weights, sampling, got 'yes'"),
+    ({"brightness": 1.0}, "brightness must be at least 0 and less than 1, got 1.0"),
+    ({"contrast": -0.1}, "contrast must be at least 0 and less than 1, got -0.1"),
+    ({"stain": "nan"}, "stain must be"),
     ({"select": "f1"}, "select must be one of .*macro_f1.*, got 'f1'"),
     ({"lr": "fast"}, "lr must be of type float, got 'fast'"),
     ({"lr": "nan"}, "lr must be"),
@@ -138,7 +142,8 @@ def test_a_resumed_run_keeps_what_must_stay_and_takes_what_may_change(tmp_path: 
         other = {"model": "z2_sa", "data": "x", "preset": "pcam", "encoding": "gsa", "pooling": "sum_max", "ema": "0.5",
                  "optimizer": "sgd", "skip_corrupt": True, "rotate": True, "flip": True, "momentum": "0.5",
                  "label_smoothing": "0.5", "dropout": "0.5", "precision": "bfloat16",
-                 "select": "macro_f1"}.get(name, "77")  # fmt: skip
+                 "select": "macro_f1", "balance": "weights", "brightness": "0.5", "contrast": "0.5",
+                 "stain": "0.5"}.get(name, "77")  # fmt: skip
         with pytest.raises(ValueError, match=rf"has {name} = .*another run with another --out"):
             check_folder(resumed_config(tmp_path, {name: other})[0], resume=True)
     check_folder(resumed_config(tmp_path, {"lr": "0.2", "epochs": "9"})[0], resume=True)

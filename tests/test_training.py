@@ -21,15 +21,13 @@ from torch import nn
 from torch.optim import SGD
 
 from gevit import create_model
-from gevit.data import DataSet, Split
+from gevit.data import DataSet
 from gevit.data.dataset import MemorySplit
-from gevit.data.rotation import rotate_each
 from gevit.environment import joined
 from gevit.evaluation import evaluate as evaluation
 from gevit.evaluation.metrics import Evaluation, tally
 from gevit.models.info import ModelInfo
 from gevit.persistence import save
-from gevit.training.batches import StepBatches
 from gevit.training.checkpoint import Progress, RunState
 from gevit.training.config import TrainConfig
 from gevit.training.loop import NonFiniteError, train
@@ -102,82 +100,6 @@ def test_every_rate_is_positive_and_at_most_the_peak(schedule: str, warmup: floa
     assert all(0 < rate <= 0.5 for rate in rates(schedule=schedule, warmup_epochs=warmup))
 
 
-# Batches
-
-
-class Numbered(MemorySplit):
-    """Images that show their own number."""
-
-    def __init__(self, count: int) -> None:
-        numbers = torch.arange(count)
-        super().__init__(numbers.to(torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 2, 2), numbers % 10)
-
-
-def numbers(batch: tuple[torch.Tensor, torch.Tensor]) -> list[int]:
-    return (batch[0][:, 0, 0, 0] * 255).round().int().tolist()
-
-
-def batches_of(split: Split, **settings: Any) -> StepBatches:
-    return StepBatches(split, lambda images: images, **{"batch_size": 4, "seed": 0, **settings})
-
-
-def test_an_epoch_shows_each_image_at_most_once_in_an_order_of_its_own() -> None:
-    batches = batches_of(Numbered(22))
-    assert batches.steps_per_epoch == 5
-    epochs = [[n for step in range(5 * e, 5 * e + 5) for n in numbers(batches[step])] for e in range(3)]
-    assert all(len(set(epoch)) == 20 for epoch in epochs)
-    assert epochs[0] != epochs[1] != epochs[2]
-    assert set().union(*epochs) == set(range(22))
-
-
-def test_labels_belong_to_their_images() -> None:
-    batch = batches_of(Numbered(22))[3]
-    assert batch[1].tolist() == [number % 10 for number in numbers(batch)]
-
-
-def test_a_step_is_a_function_of_seed_and_step_alone(data: DataSet) -> None:
-    once, again = (batches_of(data.train, rotate=True, flip=True) for _ in range(2))
-    forwards = [once[step] for step in range(6)]
-    backwards = [again[step] for step in reversed(range(6))][::-1]
-    for (images, labels), (same_images, same_labels) in zip(forwards, backwards, strict=True):
-        assert torch.equal(images, same_images)
-        assert torch.equal(labels, same_labels)
-    assert not torch.equal(once[0][0], batches_of(data.train, rotate=True, flip=True, seed=1)[0][0])
-
-
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_all_shares_together_are_the_batch_of_one_process(data: DataSet, world_size: int) -> None:
-    options = {"rotate": True, "flip": True}
-    whole = batches_of(data.train, **options)
-    shares = [batches_of(data.train, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
-    for step in range(4):
-        images, labels = (torch.cat(parts) for parts in zip(*(share[step] for share in shares), strict=True))
-        torch.testing.assert_close(images, whole[step][0], rtol=0, atol=1e-6)
-        assert torch.equal(labels, whole[step][1])
-
-
-def test_flip_mirrors_about_half_of_the_images() -> None:
-    pixels = torch.zeros(200, 1, 2, 2, dtype=torch.uint8)
-    pixels[..., 0] = 255
-    images, _ = batches_of(MemorySplit(pixels, torch.zeros(200).long()), batch_size=200, flip=True)[0]
-    mirrored = images[:, 0, 0, 1] == 1
-    assert torch.equal(images[mirrored], images[~mirrored][:1].flip(-1).expand_as(images[mirrored]))
-    assert 70 < int(mirrored.sum()) < 130
-
-
-@pytest.mark.parametrize("shape", [(28, 28), (7, 7)])
-@pytest.mark.parametrize("quarters", [0, 1, 2, 3])
-def test_quarter_turns_are_those_of_rot90(shape: tuple[int, int], quarters: int) -> None:
-    images = torch.rand(2, 3, *shape)
-    turned = rotate_each(images, torch.full((2,), quarters * math.pi / 2))
-    torch.testing.assert_close(turned, torch.rot90(images, quarters, (-2, -1)), rtol=0, atol=1e-5)
-
-
-def test_half_a_turn_of_an_oblong_image() -> None:
-    images = torch.rand(1, 1, 6, 10)
-    torch.testing.assert_close(rotate_each(images, torch.tensor([math.pi])), images.flip(-1, -2), rtol=0, atol=1e-5)
-
-
 # A step
 
 
@@ -201,6 +123,24 @@ def test_the_average_is_what_is_validated_and_kept(tmp_path: Path, data: DataSet
     run = fitted(tmp_path, data, ema=0.9)
     assert run.state.average is not None
     assert_same_tensors(run.state.best_weights, run.state.average.module.state_dict())
+
+
+def test_the_average_of_a_model_with_batch_norm_has_statistics_that_fit_it() -> None:
+    linear, norm = nn.Linear(4, 3), nn.BatchNorm1d(3)
+    model = nn.Sequential(linear, norm)
+    state = RunState(model, SGD(model.parameters(), 0.1), ema_decay=0.9, data="")
+    assert state.average is not None
+    images = torch.randn(64, 4) + 2
+    for _ in range(100):  # weights that jump about a centre, as those of a training run at a large learning rate do
+        with torch.no_grad():
+            linear.weight.copy_(torch.ones(3, 4) + 0.5 * torch.randn(3, 4))
+        model(images)
+        state.average.update_parameters(model)
+    kept: Any = state.kept_model
+    needed = kept[0](images).mean(0)
+    error, present = ((mean - needed).abs().max() for mean in (kept[1].running_mean, norm.running_mean))
+    assert error < 0.5 * present
+    assert kept[1].num_batches_tracked == norm.num_batches_tracked == 100
 
 
 @pytest.mark.parametrize("accumulate", [2, 4])

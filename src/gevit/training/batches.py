@@ -5,7 +5,6 @@ Random numbers are a function of (seed, what for, counters), so there is no stat
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from enum import IntEnum
 
@@ -16,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from gevit.data import Split
-from gevit.data.rotation import rotate_each
+from gevit.training.augmentation import Augmentation
 
 
 class For(IntEnum):
@@ -57,8 +56,8 @@ class StepBatches(Dataset[Batch]):
         normalize: from pixels in [0, 1] to what the network sees.
         batch_size: images a step, over all processes.
         seed: of order and augmentation.
-        rotate: rotate half of the images by random angles; the others stay as sharp as they were.
-        flip: mirror half of the images.
+        augmentation: what happens to images at random; None for nothing.
+        balanced: draw as many images of every class in an epoch, those of rare classes repeatedly.
         rank: which share.
         world_size: how many shares.
     """
@@ -69,8 +68,8 @@ class StepBatches(Dataset[Batch]):
         normalize: Callable[[Tensor], Tensor],
         batch_size: int,
         seed: int,
-        rotate: bool = False,
-        flip: bool = False,
+        augmentation: Augmentation | None = None,
+        balanced: bool = False,
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
@@ -78,7 +77,7 @@ class StepBatches(Dataset[Batch]):
         self.normalize = normalize
         self.batch_size = batch_size
         self.seed = seed
-        self.rotate, self.flip = rotate, flip
+        self.augmentation, self.balanced = augmentation, balanced
         share = batch_size // world_size
         self.share = slice(rank * share, (rank + 1) * share)
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
@@ -91,24 +90,51 @@ class StepBatches(Dataset[Batch]):
     def __getitem__(self, step: int) -> Batch:
         epoch, position = divmod(step, self.steps_per_epoch)
         if self._order[0] != epoch:
-            self._order = (epoch, torch.randperm(len(self.split), generator=generator_for(self.seed, For.ORDER, epoch)))
+            generator = generator_for(self.seed, For.ORDER, epoch)
+            labels = self.split.labels
+            order = balanced_order(labels, generator) if self.balanced else shuffled(len(labels), generator)
+            self._order = (epoch, order)
         indices = self._order[1][position * self.batch_size :][: self.batch_size][self.share]
-        return self.normalize(self._augment(self.split.images(indices), step)), self.split.labels[indices]
-
-    def _augment(self, images: Tensor, step: int) -> Tensor:
-        if not (self.rotate or self.flip):
-            return images
-        generator = generator_for(self.seed, For.AUGMENTATION, step)
-        mirrored, turned, angles = torch.rand((3, self.batch_size), generator=generator)[:, self.share]
-        if self.flip:
-            images = _where(mirrored < 0.5, images.flip(-1), images)
-        if self.rotate:
-            images = _where(turned < 0.5, rotate_each(images, 2 * math.pi * angles), images)
-        return images
+        images = self.split.images(indices)
+        if self.augmentation:
+            generator = generator_for(self.seed, For.AUGMENTATION, step)
+            images = self.augmentation(images, self.share, self.batch_size, generator)
+        return self.normalize(images), self.split.labels[indices]
 
 
-def _where(chosen: Tensor, one: Tensor, other: Tensor) -> Tensor:
-    return torch.where(chosen.view(-1, 1, 1, 1), one, other)
+def shuffled(count: int, generator: torch.Generator) -> Int[Tensor, " count"]:
+    """The numbers below `count` in random order."""
+    return torch.randperm(count, generator=generator)
+
+
+def balanced_order(labels: Int[Tensor, " n"], generator: torch.Generator) -> Int[Tensor, " n"]:
+    """As many indices as there are images, in random order: of every class as many, give or take one.
+
+    Images of rare classes come several times, all of a class equally often, give or take one; of frequent classes, some
+    do not come.
+
+    >>> labels = torch.tensor([0] * 90 + [1] * 10)
+    >>> labels[balanced_order(labels, torch.Generator())].bincount().tolist()
+    [50, 50]
+    """
+    classes = labels.unique()
+    quotas = (torch.arange(len(labels)) % len(classes)).bincount()[shuffled(len(classes), generator)]
+    chosen = []
+    for label, quota in zip(classes, quotas.tolist(), strict=True):
+        members = (labels == label).nonzero().flatten()
+        rounds = [members[shuffled(len(members), generator)] for _ in range(-(-quota // len(members)))]
+        chosen.append(torch.cat(rounds)[:quota])
+    return torch.cat(chosen)[shuffled(len(labels), generator)]
+
+
+def class_weights(labels: Int[Tensor, " n"], classes: int) -> Float[Tensor, " classes"]:
+    """Weights in inverse proportion to how often a class comes, with a mean of 1 over the images.
+
+    >>> class_weights(torch.tensor([0, 0, 0, 1]), 2)
+    tensor([0.6667, 2.0000])
+    """
+    counts = labels.bincount(minlength=classes)
+    return len(labels) / (len(labels.unique()) * counts.clamp(min=1))
 
 
 def check_batch_size(size: int, images: int, processes: int, accumulate: int) -> None:

@@ -126,7 +126,9 @@ class RunState:
         self.data, self.select = data, select
         self.model = model
         self.optimizer = optimizer
-        self.average = AveragedModel(model, multi_avg_fn=_warm_average(ema_decay)) if ema_decay else None
+        # Averages the statistics of batch norms too: those of the present weights are of other activations.
+        averaging: Any = {"multi_avg_fn": _warm_average(ema_decay), "use_buffers": True}
+        self.average = AveragedModel(model, **averaging) if ema_decay else None
         self.best_weights: dict[str, Tensor] = {}
         self.progress = Progress()
 
@@ -190,6 +192,9 @@ def _warm_average(decay: float) -> Any:
 
     @torch.no_grad()
     def update(average: list[Tensor], current: list[Tensor], steps: Tensor | int) -> None:
+        if not average[0].is_floating_point():  # tensors come in groups of one type; counters and tables are copied
+            torch._foreach_copy_(average, current)
+            return
         weight = max(1 - decay, 9 / (10 + float(steps)))
         torch._foreach_lerp_(average, current, weight)
 

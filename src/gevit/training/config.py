@@ -99,6 +99,17 @@ class TrainConfig:
     limit_test: int | None = _setting("images", None, "use only this many test images", COUNT)
     rotate: bool = _setting("images", False, "augment: rotate half of the training images by random angles")
     flip: bool = _setting("images", False, "augment: mirror half of the training images")
+    brightness: float = _setting("images", 0.0, "augment: brighter or darker by up to this share", RATE)
+    contrast: float = _setting("images", 0.0, "augment: more or less contrast by up to this share", RATE)
+    stain: float = _setting(
+        "images", 0.0, "augment: more or less of each stain of a slide, or of each channel; 0.05 to 0.2 is usual", RATE
+    )
+    balance: str = _setting(
+        "images",
+        "none",
+        "for unequal classes: weight losses by the inverse frequency of the class, or sample all classes alike",
+        choices=("none", "weights", "sampling"),
+    )
     workers: int = _setting("images", 0, "processes that load images ahead of time", COUNT_OR_0, may_change=True)
 
     epochs: int | None = _setting(

@@ -31,7 +31,7 @@ from gevit.models.base import EquivariantModel
 from gevit.persistence import save
 from gevit.rendering.words import FIGURES
 from gevit.training import finish
-from gevit.training.batches import For, StepBatches, check_batch_size, seed_for
+from gevit.training.batches import For, check_batch_size, class_weights, seed_for
 from gevit.training.checkpoint import Progress, RunState, newest_good_checkpoint, save_checkpoint
 from gevit.training.config import TrainConfig
 from gevit.training.display import Display
@@ -41,6 +41,7 @@ from gevit.training.run_folder import CHECKPOINTS, CONFIG, check_folder, held, w
 from gevit.training.setup import (
     check_image_size,
     describe_model,
+    make_batches,
     make_fabric,
     make_model,
     on_every_process,
@@ -131,16 +132,9 @@ class Run:
         optimizer = make_optimizer(config, model)
         self.network, self.optimizer = fabric.setup(model, optimizer)
         self.state = RunState(model, optimizer, config.ema, digest, config.select)
-        self.batches = StepBatches(
-            data.train,
-            data.normalize,
-            config.batch_size,
-            config.seed,
-            config.rotate,
-            config.flip,
-            fabric.global_rank,
-            fabric.world_size,
-        )
+        self.batches = make_batches(config, data, fabric.global_rank, fabric.world_size)
+        weighted = config.balance == "weights"
+        self.weights = class_weights(data.train.labels, len(data.classes)).to(fabric.device) if weighted else None
         # What fits into memory with gradients fits without.
         at_once = config.batch_size // (fabric.world_size * config.accumulate)
         self.evaluation_batch = config.eval_batch_size or at_once
@@ -296,7 +290,7 @@ class Run:
             torch.manual_seed(seed_for(config.seed, For.DROPOUT, step, part, self.fabric.global_rank))
             with self.fabric.no_backward_sync(self.network, enabled=part + 1 < config.accumulate):
                 logits = self.network(x)
-                loss = F.cross_entropy(logits, y, label_smoothing=config.label_smoothing)
+                loss = self._loss(logits, y)
                 self.fabric.backward(loss * (len(x) / len(images)))
             loss_sum += loss.detach() * len(x)
             correct += (logits.argmax(dim=1) == y).sum()
@@ -323,6 +317,13 @@ class Run:
         if self.state.average is not None:
             self.state.average.update_parameters(self.state.model)
         return row, bool(sums[2])
+
+    def _loss(self, logits: Float[Tensor, "part classes"], labels: Int[Tensor, " part"]) -> Float[Tensor, ""]:
+        """The mean over images; where they are weighted, by the number of images, so that parts of a batch add up."""
+        if self.weights is None:
+            return F.cross_entropy(logits, labels, label_smoothing=self.config.label_smoothing)
+        losses = F.cross_entropy(logits, labels, label_smoothing=self.config.label_smoothing, reduction="none")
+        return (self.weights[labels] * losses).mean()
 
     def way_on(self, flags: str = "") -> str:
         """What to do after a fault, with these flags; a run that has not made a step is none yet."""

@@ -24,7 +24,8 @@ from gevit.models.info import ModelInfo
 from gevit.models.registry import SELF_ATTENTION, build
 from gevit.persistence import load
 from gevit.pretrained import pretrained_path
-from gevit.training.batches import For, seed_for
+from gevit.training.augmentation import Augmentation
+from gevit.training.batches import For, StepBatches, seed_for
 from gevit.training.config import TrainConfig
 
 SMALL_IMAGE = 40
@@ -155,6 +156,21 @@ def make_model(config: TrainConfig, info: ModelInfo) -> EquivariantModel:
             elif isinstance(layer, (LiftingAttention, GroupAttention, SelfAttention)) and layer.dropout:
                 layer.dropout = config.dropout
     return model
+
+
+def make_batches(config: TrainConfig, data: DataSet, rank: int, world_size: int) -> StepBatches:
+    """The batches of each step, as far as they are this process's."""
+    augmentation = Augmentation(config.rotate, config.flip, config.brightness, config.contrast, config.stain)
+    return StepBatches(
+        data.train,
+        data.normalize,
+        config.batch_size,
+        config.seed,
+        augmentation if augmentation != Augmentation() else None,
+        balanced=config.balance == "sampling",
+        rank=rank,
+        world_size=world_size,
+    )
 
 
 def take_weights(model: EquivariantModel, source: str, preset: str) -> list[str]:
