@@ -100,7 +100,7 @@ UNEQUAL = torch.tensor([0] * 50 + [1] * 9 + [3] * 1 + [4] * 3)  # and no image o
 
 def test_balanced_epochs_have_as_many_images_of_every_class() -> None:
     seen = torch.zeros(len(UNEQUAL), dtype=torch.int64)
-    for seed in range(20):
+    for seed in range(60):
         order = balanced_order(UNEQUAL, torch.Generator().manual_seed(seed))
         assert len(order) == len(UNEQUAL)
         counts = UNEQUAL[order].bincount(minlength=5)
@@ -161,7 +161,7 @@ def test_every_image_is_changed_in_its_own_way_and_stays_in_range(strengths: dic
     assert changed.isfinite().all()
     assert changed.min() >= 0
     assert changed.max() <= 1
-    assert len({round(float(image.sum()), 3) for image in changed}) > 15
+    assert len(changed.flatten(1).unique(dim=0)) == len(changed)
 
 
 def test_brightness_and_contrast_are_factors_within_their_strength() -> None:

@@ -128,19 +128,20 @@ def test_the_average_is_what_is_validated_and_kept(tmp_path: Path, data: DataSet
 def test_the_average_of_a_model_with_batch_norm_has_statistics_that_fit_it() -> None:
     linear, norm = nn.Linear(4, 3), nn.BatchNorm1d(3)
     model = nn.Sequential(linear, norm)
-    state = RunState(model, SGD(model.parameters(), 0.1), ema_decay=0.9, data="")
+    # An average over many more steps than the ten or so of a batch norm's own.
+    state = RunState(model, SGD(model.parameters(), 0.1), ema_decay=0.995, data="")
     assert state.average is not None
-    images = torch.randn(64, 4) + 2
-    for _ in range(100):  # weights that jump about a centre, as those of a training run at a large learning rate do
+    images = torch.randn(8, 4) + 2
+    for _ in range(1500):  # weights that jump about a centre, as those of a training run at a large learning rate do
         with torch.no_grad():
             linear.weight.copy_(torch.ones(3, 4) + 0.5 * torch.randn(3, 4))
         model(images)
         state.average.update_parameters(model)
     kept: Any = state.kept_model
     needed = kept[0](images).mean(0)
-    error, present = ((mean - needed).abs().max() for mean in (kept[1].running_mean, norm.running_mean))
+    error, present = ((mean - needed).abs().mean() for mean in (kept[1].running_mean, norm.running_mean))
     assert error < 0.5 * present
-    assert kept[1].num_batches_tracked == norm.num_batches_tracked == 100
+    assert kept[1].num_batches_tracked == norm.num_batches_tracked == 1500
 
 
 @pytest.mark.parametrize("accumulate", [2, 4])
