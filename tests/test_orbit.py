@@ -151,18 +151,17 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestCommandLine:
-    def test_evaluate(self, run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_evaluate(self, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         command = ["evaluate", "--checkpoint", str(run_folder), "--data", "digits", "--limit", "10", "--angles", "0"]
-        assert main([*command, "--orbit", "d4", "--json"]) == 0
-        answer = json.loads(capsys.readouterr().out)
-        assert answer["orbit"] == "Dihedral(4)"
-        errors = answer["equivariance"]["elements"]
-        assert len(errors) == 8
-        assert all(error["logits"]["worst"] < 1e-5 and "feature_maps" not in error for error in errors)
-        assert main([*command, "--orbit", "c2"]) == 0
+        assert main([*command, "--orbit", "d2", "--out", str(tmp_path)]) == 0
         printed = capsys.readouterr().out
-        assert "averaged over Cyclic(2)" in printed
-        assert "180°" in printed
+        assert "averaged over Dihedral(2)" in printed
+        assert "flip, 180°" in printed
+        answer = json.loads((tmp_path / "evaluation.json").read_text("utf-8"))
+        assert answer["orbit"] == "Dihedral(2)"
+        errors = answer["equivariance"]["elements"]
+        assert len(errors) == 4
+        assert all(error["logits"]["worst"] < 1e-5 and "feature_maps" not in error for error in errors)
 
     def test_predict(self, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         data = open_dataset("digits")
