@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 import gevit
 from gevit.cli import main
@@ -66,13 +68,29 @@ def add(folder: Path, stem: str, info: ModelInfo, seed: int) -> None:
     gevit.save(model, info, folder / f"{stem}.safetensors")
 
 
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights of one model for two data sets, and default ones."""
+    folder = tmp_path_factory.mktemp("weights")
+    add(folder, "r4_sa_nano_fields", facts("fields", 4, 0.75), seed=1)
+    add(folder, "r4_sa_nano_cells", facts("cells.zip", 3, None), seed=2)
+    add(folder, "r4_sa_nano", facts("stars", 2, 0.5), seed=3)
+    return folder
+
+
 @pytest.fixture
-def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Weights of one model for two data sets, neither of them the default."""
-    monkeypatch.setattr("gevit.pretrained.FOLDER", tmp_path)
-    add(tmp_path, "r4_sa_nano_fields", facts("fields", 4, 0.75), seed=1)
-    add(tmp_path, "r4_sa_nano_cells", facts("cells.zip", 3, None), seed=2)
-    return tmp_path
+def with_default(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = shutil.copytree(weights, tmp_path / "weights")
+    monkeypatch.setattr("gevit.pretrained.FOLDER", folder)
+    return folder
+
+
+@pytest.fixture
+def shipped(with_default: Path) -> Path:
+    """None of them the default."""
+    for path in with_default.glob("r4_sa_nano.*"):
+        path.unlink()
+    return with_default
 
 
 def same_weights(a: torch.nn.Module, b: torch.nn.Module, but: str = "nothing") -> bool:
@@ -88,13 +106,14 @@ class TestByData:
             assert model.preset.num_classes == classes
             assert same_weights(model, gevit.load(shipped / f"r4_sa_nano_{data}.safetensors"))
 
-    def test_true_means_the_default_or_the_only_ones(self, shipped: Path) -> None:
+    def test_true_means_the_default_ones(self, with_default: Path) -> None:
+        assert gevit.create_model("r4_sa", preset="nano", pretrained=True).preset.num_classes == 2
+        assert pretrained_path("r4_sa", "nano", "stars") == pretrained_path("r4_sa", "nano")
+
+    def test_without_default_ones_true_means_the_only_ones(self, shipped: Path) -> None:
         with pytest.raises(ValueError, match="several pretrained weights of 'r4_sa' for 'nano'; .*: cells, fields"):
             gevit.create_model("r4_sa", preset="nano", pretrained=True)
-        add(shipped, "r4_sa_nano", facts("stars", 2, 0.5), seed=3)
-        assert pretrained_path("r4_sa", "nano").stem == "r4_sa_nano"
-        assert pretrained_path("r4_sa", "nano", "stars").stem == "r4_sa_nano"
-        for path in [*shipped.glob("r4_sa_nano.*"), *shipped.glob("*cells*")]:
+        for path in shipped.glob("*cells*"):
             path.unlink()
         assert pretrained_path("r4_sa", "nano").stem == "r4_sa_nano_fields"
 
@@ -104,7 +123,7 @@ class TestByData:
         with pytest.raises(ValueError, match=message):
             gevit.create_model("r4_sa", preset="nano", pretrained=data)
 
-    def test_other_classes_get_a_new_classifier_and_nothing_else_changes(self, shipped: Path, tmp_path: Path) -> None:
+    def test_other_classes_get_a_new_classifier_alone(self, shipped: Path, tmp_path: Path) -> None:
         trained = gevit.create_model("r4_sa", preset="nano", pretrained="fields")
         model = gevit.create_model("r4_sa", preset="nano", pretrained="fields", num_classes=7)
         assert same_weights(model, trained, but="body.classes")
@@ -148,24 +167,22 @@ class TestListing:
         assert "75.0%" in capsys.readouterr().out
 
 
+@pytest.fixture
+def picture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pictures") / "a.png"
+    Image.new("RGB", (16, 16), (90, 20, 200)).save(path)
+    return path
+
+
 class TestFlag:
-    @pytest.fixture
-    def picture(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        from PIL import Image
-
-        path = tmp_path_factory.mktemp("pictures") / "a.png"
-        Image.new("RGB", (16, 16), (90, 20, 200)).save(path)
-        return path
-
     def predicted(self, capsys: pytest.CaptureFixture[str], *flags: str) -> str:
         assert main(["predict", "--model", "r4_sa", "--preset", "nano", *flags, "--json"]) == 0
         answer: str = json.loads(capsys.readouterr().out)[0]["class"]
         return answer
 
-    def test_by_name_and_alone(self, shipped: Path, picture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_by_name_and_alone(self, with_default: Path, picture: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert self.predicted(capsys, "--pretrained", "fields", str(picture)).startswith("fields")
         assert self.predicted(capsys, str(picture), "--pretrained", "cells").startswith("cells.zip")
-        add(shipped, "r4_sa_nano", facts("stars", 2, 0.5), seed=3)
         # The word after the flag is a file, unless it names data.
         assert self.predicted(capsys, "--pretrained", str(picture)).startswith("stars")
         assert self.predicted(capsys, "--pretrained", str(picture.parent), str(picture)).startswith("stars")
