@@ -61,6 +61,14 @@ def test_a_transformer_without_rotations_becomes_invariant() -> None:
     assert worst_change(model, x, Dihedral(4)) > 1e-3
 
 
+def test_two_passes_add_reflections_to_a_model_that_has_rotations() -> None:
+    torch.manual_seed(0)
+    model = gevit.create_model("r4_sa", preset="nano").double().eval()
+    x = torch.randn(1, 1, 13, 13, dtype=torch.float64)
+    assert worst_change(gevit.Orbit(model, Dihedral(1)), x, Dihedral(4)) < 1e-12
+    assert worst_change(model, x, Dihedral(4)) > 1e-3
+
+
 @pytest.mark.parametrize("group", [Cyclic(8), Dihedral(8), Cyclic(6), Dihedral(3)], ids=str)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_within_a_finer_group_quarter_turns_and_flips_are_exact(group: Group, size: tuple[int, int]) -> None:

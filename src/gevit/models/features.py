@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from gevit.group_conv import GroupConv
 from gevit.layers import Downsample, MaxPool
 from gevit.models.base import EquivariantModel
 
@@ -20,7 +20,7 @@ class MapInfo(NamedTuple):
     Attributes:
         name: the layer that gives it, as in `forward_features`.
         channels: its channels.
-        order: the elements of its group, |H|.
+        order: the elements of the model's group, |H|.
         reduction: how many pixels of the image are one of the map (up to a border, where layers crop).
     """
 
@@ -61,11 +61,11 @@ class FeatureMaps(nn.Module):
         out_indices: which of the maps, in which order; negative ones count from the end. All of them if not given.
 
     >>> from gevit.models import build_model
-    >>> features = FeatureMaps(build_model("r4_sa", preset="nano"), out_indices=(-2, -1))
+    >>> features = FeatureMaps(build_model("r4_sa", preset="tiny"), out_indices=(-2, -1))
     >>> features.feature_info.channels(), features.feature_info.reduction()
-    ([16, 16], [2, 4])
-    >>> [tuple(x.shape) for x in features(torch.randn(1, 1, 28, 28))]
-    [(1, 16, 4, 14, 14), (1, 16, 4, 7, 7)]
+    ([16, 32], [4, 8])
+    >>> [tuple(x.shape) for x in features.eval()(torch.randn(1, 3, 64, 48))]
+    [(1, 16, 4, 16, 12), (1, 32, 4, 8, 6)]
     """
 
     def __init__(self, model: EquivariantModel, out_indices: Sequence[int] | None = None) -> None:
@@ -113,7 +113,10 @@ def _stages(model: EquivariantModel) -> list[MapInfo]:
 
 def _stride(layer: nn.Module) -> int:
     """By how much a layer reduces height and width."""
-    return math.prod(
-        2 if isinstance(part, Downsample | MaxPool) else part.stride[0] if isinstance(part, nn.Conv2d) else 1
-        for part in layer.modules()
-    )
+    strides = 1
+    for part in layer.modules():
+        if isinstance(part, Downsample | MaxPool) or (isinstance(part, GroupConv) and part.halve):
+            strides *= 2
+        elif isinstance(part, nn.Conv2d):
+            strides *= part.stride[0]
+    return strides
