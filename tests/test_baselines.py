@@ -165,7 +165,7 @@ class TestEveryBaseline:
     def test_options_of_attention(self, name: str, option: dict[str, str | None]) -> None:
         ((key, value),) = option.items()
         with pytest.raises(ValueError, match=rf"{key}={value!r} is an option of the self-attention models.*{name}"):
-            gevit.create_model(name, **option)  # type: ignore[arg-type]
+            gevit.create_model(name, **option)  # type: ignore[call-overload]
 
     def test_no_weights_of_the_authors(self, name: str) -> None:
         with pytest.raises(ValueError, match=f"unknown model of the authors' code '{name}'; valid: z2_sa, r4_sa"):

@@ -30,7 +30,8 @@ MAGIC = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
 
 def random_model(name: str, encoding: str = "ge", **options: Any) -> EquivariantModel:
     torch.manual_seed(0)
-    return gevit.create_model(name, encoding=encoding, **options).eval()
+    model: EquivariantModel = gevit.create_model(name, encoding=encoding, **options)
+    return model.eval()
 
 
 def digit() -> Tensor:

@@ -294,8 +294,8 @@ class TestBadInput:
             gevit.create_model("r4_sa", backend="gpu")
         with pytest.raises(ValueError, match="no pretrained weights"):
             gevit.create_model("r8_sa", pretrained=True)
-        with pytest.raises(ValueError, match="num_classes must be a positive integer, got 0"):
-            gevit.create_model("r4_sa", num_classes=0)
+        with pytest.raises(ValueError, match="num_classes must be a positive integer, got -1"):
+            gevit.create_model("r4_sa", num_classes=-1)
 
     @pytest.mark.parametrize(("preset", "smallest"), [("rotmnist", 22), ("cifar10", 1), ("pcam", 48)])
     def test_smallest_image(self, preset: str, smallest: int) -> None:

@@ -61,6 +61,14 @@ def test_a_transformer_without_rotations_becomes_invariant() -> None:
     assert worst_change(model, x, Dihedral(4)) > 1e-3
 
 
+def test_two_passes_add_reflections_to_a_model_that_has_rotations() -> None:
+    torch.manual_seed(0)
+    model = gevit.create_model("r4_sa", preset="nano").double().eval()
+    x = torch.randn(1, 1, 13, 13, dtype=torch.float64)
+    assert worst_change(gevit.Orbit(model, Dihedral(1)), x, Dihedral(4)) < 1e-12
+    assert worst_change(model, x, Dihedral(4)) > 1e-3
+
+
 @pytest.mark.parametrize("group", [Cyclic(8), Dihedral(8), Cyclic(6), Dihedral(3)], ids=str)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_within_a_finer_group_quarter_turns_and_flips_are_exact(group: Group, size: tuple[int, int]) -> None:
@@ -151,18 +159,17 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestCommandLine:
-    def test_evaluate(self, run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_evaluate(self, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         command = ["evaluate", "--checkpoint", str(run_folder), "--data", "digits", "--limit", "10", "--angles", "0"]
-        assert main([*command, "--orbit", "d4", "--json"]) == 0
-        answer = json.loads(capsys.readouterr().out)
-        assert answer["orbit"] == "Dihedral(4)"
-        errors = answer["equivariance"]["elements"]
-        assert len(errors) == 8
-        assert all(error["logits"]["worst"] < 1e-5 and "feature_maps" not in error for error in errors)
-        assert main([*command, "--orbit", "c2"]) == 0
+        assert main([*command, "--orbit", "d2", "--out", str(tmp_path)]) == 0
         printed = capsys.readouterr().out
-        assert "averaged over Cyclic(2)" in printed
-        assert "180°" in printed
+        assert "averaged over Dihedral(2)" in printed
+        assert "flip, 180°" in printed
+        answer = json.loads((tmp_path / "evaluation.json").read_text("utf-8"))
+        assert answer["orbit"] == "Dihedral(2)"
+        errors = answer["equivariance"]["elements"]
+        assert len(errors) == 4
+        assert all(error["logits"]["worst"] < 1e-5 and "feature_maps" not in error for error in errors)
 
     def test_predict(self, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         data = open_dataset("digits")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gevit.models import list_models
     from gevit.orbit import Orbit
     from gevit.persistence import load, save
-    from gevit.pretrained import create_model
+    from gevit.pretrained import create_model, list_pretrained
 
 __all__ = [
     "GroupAttention",
@@ -25,6 +25,7 @@ __all__ = [
     "equivariance",
     "groups",
     "list_models",
+    "list_pretrained",
     "load",
     "models",
     "save",
@@ -37,6 +38,7 @@ _HOMES = {
     "Orbit": "gevit.orbit",
     "create_model": "gevit.pretrained",
     "list_models": "gevit.models",
+    "list_pretrained": "gevit.pretrained",
     "load": "gevit.persistence",
     "save": "gevit.persistence",
 }

@@ -29,6 +29,11 @@ def check_count(what: str, value: int) -> int:
     return value
 
 
+def check_num_classes(value: int) -> int:
+    """Return `value` if it is a number of classes; 0 stands for a model that gives features instead."""
+    return value if type(value) is int and value == 0 else check_count("num_classes", value)
+
+
 def check_rate(what: str, value: float) -> float:
     """Return `value` if it is a dropout rate."""
     if not 0 <= value < 1:

@@ -17,6 +17,7 @@ COMMANDS = {
     "evaluate": ("gevit.cli.evaluate", "accuracy, per class and against rotation, of a trained model"),
     "predict": ("gevit.cli.predict", "classify image files with a trained model"),
     "data": ("gevit.cli.data", "list, get, verify and look at data sets"),
+    "pretrained": ("gevit.cli.pretrained", "list the weights that come with the package"),
     "equivariance": ("gevit.cli.equivariance", "measure how exactly models are equivariant, and draw their maps"),
     "figures": ("gevit.cli.figures", "the paper's figures, on any weights and any image"),
     "reproduce": ("gevit.cli.reproduce", "the paper's tables run again, its numbers beside ours"),

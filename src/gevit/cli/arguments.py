@@ -16,8 +16,8 @@ ARCHITECTURE = ("encoding", "neighborhood", "pooling")
 
 
 def add_model_source(parser: argparse.ArgumentParser, several: bool = False) -> None:
-    """Add `--checkpoint PATH`, and `--model NAME --pretrained` with its `--preset`."""
-    source = parser.add_argument_group("which model: --checkpoint PATH, or --model NAME --pretrained")
+    """Add `--checkpoint PATH`, and `--model NAME --pretrained [DATA]` with its `--preset`."""
+    source = parser.add_argument_group("which model: --checkpoint PATH, or --model NAME --pretrained [DATA]")
     source.add_argument(
         "--checkpoint", type=Path, metavar="PATH", help="folder of a training run, or a saved .safetensors file"
     )
@@ -25,7 +25,13 @@ def add_model_source(parser: argparse.ArgumentParser, several: bool = False) -> 
         source.add_argument("--model", nargs="+", metavar="NAME", help="one or more models by name, e.g. r4_sa d4_sa")
     else:
         source.add_argument("--model", metavar="NAME", help="model by name, such as r4_sa")
-    source.add_argument("--pretrained", action="store_true", help="the weights that come with the package")
+    source.add_argument(
+        "--pretrained",
+        nargs="?",
+        const=True,
+        metavar="DATA",
+        help="the weights that come with the package, by the data they were trained on (see `gevit pretrained`)",
+    )
     source.add_argument(
         "--preset", default="rotmnist", help="architecture: rotmnist, cifar10, pcam, nano, tiny or small"
     )
@@ -67,7 +73,7 @@ def load_from(args: argparse.Namespace) -> EquivariantModel:
         return model
     if not (args.model and args.pretrained):
         raise ValueError("which model? give --checkpoint PATH, or --model NAME --pretrained")
-    return load(pretrained_path(args.model, args.preset), args.backend)
+    return load(pretrained_path(args.model, args.preset, args.pretrained), args.backend)
 
 
 def load_classifier(args: argparse.Namespace) -> EquivariantModel | Orbit:
@@ -77,6 +83,8 @@ def load_classifier(args: argparse.Namespace) -> EquivariantModel | Orbit:
 
     group = named_group(args.orbit) if args.orbit else None
     model = load_from(args)
+    if not model.preset.num_classes:
+        raise ValueError("this model gives features and has no classes (num_classes=0): name a classifier")
     return Orbit(model, group) if group else model
 
 
@@ -105,7 +113,8 @@ def trained_or_random(args: argparse.Namespace, name: str | None) -> Equivariant
     options = {key: getattr(args, key) for key in ARCHITECTURE if key in args}
     torch.manual_seed(args.seed)
     assert name is not None
-    return create_model(name, args.preset, backend=args.backend, **options).to(dtype).eval()
+    model: EquivariantModel = create_model(name, args.preset, backend=args.backend, **options)
+    return model.to(dtype).eval()
 
 
 def as_input(model: EquivariantModel, pixels: Tensor) -> Tensor:

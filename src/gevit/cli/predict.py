@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gevit.cli.arguments import add_model_source, add_orbit, load_classifier
@@ -29,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_source(parser)
     add_orbit(parser)
     parser.add_argument(
-        "files", nargs="+", metavar="FILE", help="image files, folders or archives (zip, tar) of them, or quoted globs"
+        "files", nargs="*", metavar="FILE", help="image files, folders or archives (zip, tar) of them, or quoted globs"
     )
     parser.add_argument("--top", type=int, default=1, metavar="K", help="how many classes for each file")
     parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images at a time")
@@ -50,8 +51,9 @@ def run(args: argparse.Namespace) -> int:
     for name in ("top", "batch_size"):
         if getattr(args, name) < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
+    files = _take_files(args)
     model = load_classifier(args)
-    paths = find_images(args.files)
+    paths = find_images(files)
     console = Console(stderr=True)
     answers = track(
         predict(model, paths, args.top, args.batch_size, args.invert),
@@ -85,6 +87,19 @@ def run(args: argparse.Namespace) -> int:
     for prediction in unreadable:
         print(f"gevit predict: cannot read {printable(f'{prediction.path}: {prediction.error}')}", file=sys.stderr)
     return int(bool(unreadable))
+
+
+def _take_files(args: argparse.Namespace) -> list[str]:
+    """The files to predict: also one that follows `--pretrained`, whose own word, the name of data, may be left out."""
+    from gevit.pretrained import list_pretrained
+
+    files, word = args.files, args.pretrained
+    is_data = not isinstance(word, str) or word in {row.data for row in list_pretrained()}
+    if not is_data and (Path(word).exists() or set(word) & set("./*?[")):
+        files, args.pretrained = [word, *files], True
+    if not files:
+        raise ValueError("which images? give files, folders of them, or quoted globs")
+    return list(files)
 
 
 def _line(prediction: Prediction) -> str:

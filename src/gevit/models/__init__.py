@@ -2,6 +2,7 @@
 
 from gevit.models import official
 from gevit.models.base import EquivariantModel
+from gevit.models.features import FeatureMaps
 from gevit.models.presets import PRESETS, Preset, Stage
 from gevit.models.registry import build_model, list_models
 from gevit.models.transformer import GroupTransformer
@@ -9,6 +10,7 @@ from gevit.models.transformer import GroupTransformer
 __all__ = [
     "PRESETS",
     "EquivariantModel",
+    "FeatureMaps",
     "GroupTransformer",
     "Preset",
     "Stage",

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import collections
+import contextlib
+import dataclasses
 from collections.abc import Iterator
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from gevit._checks import check_count, check_image
+from gevit._checks import check_image, check_num_classes
 from gevit.groups import Group
 from gevit.layers import InvariantPooling
+from gevit.linear import Pointwise
 from gevit.models.info import ModelInfo
 from gevit.models.presets import Preset
 
@@ -18,8 +23,8 @@ from gevit.models.presets import Preset
 class EquivariantModel(nn.Module):
     """A classifier of images: a lifting to the group, a body of named layers on the group, invariant pooling.
 
-    Subclasses fill the body; its last layer, `"classes"`, gives one channel for each class. A model that knows no
-    rotations or reflections lives on `Cyclic(1)`, the group of one element.
+    Subclasses fill the body and end with `_end_body`, which adds its last layer, `"classes"`, with one channel for each
+    class. A model that knows no rotations or reflections lives on `Cyclic(1)`, the group of one element.
 
     Args:
         group: the group of the feature maps.
@@ -29,41 +34,76 @@ class EquivariantModel(nn.Module):
 
     Attributes:
         info: what is known of a trained model, None for one with random weights.
+        num_features: channels of the last map before the classes.
+        grad_checkpointing: see `set_grad_checkpointing`.
     """
 
     info: ModelInfo | None = None
+    num_features: int
+    grad_checkpointing: bool = False
 
     def __init__(self, group: Group, preset: Preset, lifting: nn.Module, pooling: str = "max_mean") -> None:
         super().__init__()
         self.group = group
         self.preset = preset
-        check_count("num_classes", preset.num_classes)
         self.input_dropout = nn.Dropout(preset.input_dropout)
         self.lifting = lifting
         self.body = nn.ModuleDict()
         self.pooling = InvariantPooling(pooling)
 
-    def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch classes"]:
-        """Logits of a batch of images, of any size from `smallest_image` on."""
+    def _end_body(self, num_features: int) -> None:
+        self.num_features = num_features
+        if self.preset.num_classes:
+            self.body["classes"] = self._classifier(self.preset.num_classes)
+
+    def _classifier(self, num_classes: int) -> nn.Module:
+        return Pointwise(self.num_features, num_classes, bias=False)
+
+    def reset_classifier(self, num_classes: int) -> None:
+        """Replace the map to the classes by one with random weights, for so many classes; none at all if 0.
+
+        What is known of a trained model (`info`) stays, but for its classes, which are only numbered now, and for the
+        outcome of its training.
+        """
+        self.preset = dataclasses.replace(self.preset, num_classes=check_num_classes(num_classes))
+        if "classes" in self.body:
+            del self.body["classes"]
+        self._end_body(self.num_features)
+        if num_classes:
+            self.body["classes"].to(next(self.lifting.parameters())).train(self.training)
+        if self.info:
+            self.info = self.info.with_classes(num_classes)
+
+    def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch outputs"]:
+        """Logits of a batch of images, of any size from `smallest_image` on; without classes, invariant features."""
         # Maps are dropped as the network goes on: only the last one is needed.
-        features = collections.deque(self._maps(x), maxlen=1).pop()[1]
+        features = collections.deque(self.iterate_features(x), maxlen=1).pop()[1]
         logits: Tensor = self.pooling(features)
         return logits
 
     def forward_features(
         self, x: Float[Tensor, "batch channels height width"]
-    ) -> dict[str, Float[Tensor, "batch _ order _ _"]]:
-        """Every intermediate feature map by name, from `"lifting"` to `"classes"`."""
-        return dict(self._maps(x))
+    ) -> dict[str, Float[Tensor, "batch _ _ _ _"]]:
+        """Every intermediate feature map by name, from `"lifting"` to `"classes"`, if there are any."""
+        return dict(self.iterate_features(x))
 
-    def _maps(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
+    def iterate_features(
+        self, x: Float[Tensor, "batch channels height width"]
+    ) -> Iterator[tuple[str, Float[Tensor, "batch _ _ _ _"]]]:
+        """The same one by one, as the network goes on."""
         check_image(x, self.preset.in_channels)
         self._check_size(*x.shape[-2:])
-        x = self.lifting(self.input_dropout(x))
-        yield "lifting", x
-        for name, layer in self.body.items():
-            x = layer(x)
+        x = self.input_dropout(x)
+        for name, layer in [("lifting", self.lifting), *self.body.items()]:
+            x = checkpointed(layer, x) if self.grad_checkpointing and torch.is_grad_enabled() else layer(x)
             yield name, x
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Whether to save memory in training, for about a third more time, with the same gradients.
+
+        Of each layer only the output is kept; what is inside is computed again in the backward pass.
+        """
+        self.grad_checkpointing = enable
 
     def _check_size(self, height: int, width: int) -> None:
         if min(height, width) < self.smallest_image:
@@ -76,6 +116,29 @@ class EquivariantModel(nn.Module):
     def smallest_image(self) -> int:
         """The smallest height and width that the network takes."""
         return 1
+
+
+def checkpointed(layer: nn.Module, x: Tensor) -> Tensor:
+    """The layer's output; what its backward pass needs is computed again then, with the same random numbers."""
+    out: Tensor = checkpoint(
+        layer, x, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), _frozen_statistics(layer))
+    )
+    return out
+
+
+@contextlib.contextmanager
+def _frozen_statistics(layer: nn.Module) -> Iterator[None]:
+    """Batch norms count a batch once, not again when it is recomputed."""
+    norms = [m for m in layer.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    before = [(norm.momentum, norm.get_buffer("num_batches_tracked").clone()) for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for norm, (momentum, batches) in zip(norms, before, strict=True):
+            norm.momentum = momentum
+            norm.get_buffer("num_batches_tracked").copy_(batches)
 
 
 def info_of(model: nn.Module) -> ModelInfo:

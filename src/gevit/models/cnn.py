@@ -56,7 +56,11 @@ class GroupCNN(EquivariantModel):
         self.body["pool"] = MaxPool()
         for index in range(3, 7):
             self.body[f"layer{index}"] = layer(convolution(group, width, width))
-        self.body["classes"] = convolution(group, width, preset.num_classes, size=4)
+        self._convolution = convolution
+        self._end_body(width)
+
+    def _classifier(self, num_classes: int) -> nn.Module:
+        return self._convolution(self.group, self.num_features, num_classes, size=4)
 
 
 Responses = Float[Tensor, "batch out order channels elements height width"]

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gevit.groups import Cyclic
-from gevit.linear import Linear, Norm, Pointwise
+from gevit.linear import Linear, Norm
 from gevit.models.base import EquivariantModel
 from gevit.models.presets import Preset
 
@@ -103,7 +103,7 @@ class ConditionalTransformer(EquivariantModel):
             if block == 1:
                 self.body["positions"] = PositionGenerator(width)
         self.body["norm"] = Norm(width)
-        self.body["classes"] = Pointwise(width, preset.num_classes, bias=False)
+        self._end_body(width)
 
     @property
     def smallest_image(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gevit._checks import check_choice, check_count, check_neighborhood
+from gevit._checks import check_choice, check_count, check_neighborhood, check_num_classes
 from gevit.encoding import ENCODINGS
 from gevit.layers import POOLINGS
 from gevit.models.presets import PRESETS
@@ -29,7 +29,7 @@ class ModelInfo:
         name: one of `gevit.list_models()`.
         preset: the architecture.
         in_channels: channels of its images.
-        num_classes: number of classes.
+        num_classes: number of classes; 0 for a model that gives features instead of logits.
         neighborhood: odd side of the neighbourhood, None for global attention; or one for each stage.
         encoding: the positional encoding, or one for each stage.
         pooling: the invariant pooling.
@@ -70,7 +70,8 @@ class ModelInfo:
             _check_text("restrict", self.restrict)
         for neighborhood in neighborhoods:
             _check_at_most("neighborhood", check_neighborhood(neighborhood) or 0)
-        for name in ("in_channels", "num_classes", "image_size"):
+        _check_at_most("num_classes", check_num_classes(self.num_classes))
+        for name in ("in_channels", "image_size"):
             _check_at_most(name, check_count(name, getattr(self, name)))
         for name, wanted in (("classes", self.num_classes), ("mean", self.in_channels), ("std", self.in_channels)):
             values = getattr(self, name)
@@ -94,6 +95,11 @@ class ModelInfo:
         """What `create_model` takes besides name and preset."""
         names = ("in_channels", "num_classes", "neighborhood", "encoding", "pooling", "restrict")
         return {name: getattr(self, name) for name in names}
+
+    def with_classes(self, num_classes: int) -> ModelInfo:
+        """The same for so many other classes, which have numbers for names, and which no training is known of."""
+        names = tuple(str(number) for number in range(num_classes))
+        return dataclasses.replace(self, num_classes=num_classes, classes=names, data="", trained={})
 
     def normalize(self, images: Tensor) -> Tensor:
         """Pixels in [0, 1], `[..., channels, height, width]`, as the model takes them: (x - mean) / std."""

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Sequence
 
-from gevit._checks import check_choice, check_count
+from gevit._checks import check_choice, check_count, check_num_classes
 from gevit.groups import Cyclic, Dihedral, Group
 from gevit.models.base import EquivariantModel
 from gevit.models.cnn import alpha_p4_cnn, p4_cnn, z2_cnn
@@ -60,7 +60,7 @@ def build_model(
     if in_channels is not None:
         architecture = dataclasses.replace(architecture, in_channels=check_count("in_channels", in_channels))
     if num_classes is not None:
-        architecture = dataclasses.replace(architecture, num_classes=check_count("num_classes", num_classes))
+        architecture = dataclasses.replace(architecture, num_classes=check_num_classes(num_classes))
     if name in _BASELINES:
         if architecture.stem:
             raise ValueError(f"preset {preset!r} is an architecture of the self-attention models, which {name} is not")

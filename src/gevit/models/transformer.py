@@ -94,7 +94,7 @@ class GroupTransformer(EquivariantModel):
                     self.body[f"stage{number}_dropout"] = nn.Dropout(preset.pool_dropout)
         if preset.stem:
             self.body["norm"] = nn.BatchNorm3d(width)
-        self.body["classes"] = Pointwise(width, preset.num_classes, bias=False)
+        self._end_body(width)
         self.set_drop_path(preset.drop_path)
 
     def _stage(
@@ -140,9 +140,9 @@ class GroupTransformer(EquivariantModel):
         for path, share in zip(paths, torch.linspace(0, 1, len(paths)).tolist(), strict=True):
             path.rate = rate * share
 
-    def _maps(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
+    def iterate_features(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Every map as a signal on `group`, also those before a restriction to it."""
-        for name, signal in super()._maps(x):
+        for name, signal in super().iterate_features(x):
             yield name, self._seen(signal) if signal.shape[2] != self.group.order else signal
 
     @property

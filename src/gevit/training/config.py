@@ -89,7 +89,8 @@ class TrainConfig:
     start_from: str | None = _setting(
         "network",
         None,
-        "initialise with the weights of a trained model: its folder, its file, or the name of a pretrained one",
+        "initialise with the weights of a trained model: its folder, its file, or a pretrained one by name: "
+        "MODEL, or MODEL:DATA",
     )
 
     image_size: int | None = _setting("images", None, "side that images are resized to; default: the data set's", COUNT)

@@ -180,10 +180,12 @@ def take_weights(model: EquivariantModel, source: str, preset: str) -> list[str]
 
     Args:
         model: takes the weights.
-        source: a folder or file that `gevit.load` reads, or the name of a model whose weights come with the package.
+        source: a folder or file that `gevit.load` reads, or the name of a model whose weights come with the package,
+            `r4_sa`, with the data that they were trained on, `r4_sa:eurosat`, where there are several.
         preset: the architecture of the pretrained model.
     """
-    trained = load(_pretrained(source, preset) if source in list_models() else source)
+    name, _, data = source.partition(":")
+    trained = load(_pretrained(name, preset, data or True) if name in list_models() else source)
     info = info_of(trained)
     if info.preset != preset:
         raise ValueError(
@@ -215,9 +217,9 @@ def check_image_size(model: EquivariantModel, data: DataSet) -> None:
         )
 
 
-def _pretrained(name: str, preset: str) -> Path:
+def _pretrained(name: str, preset: str, pretrained: bool | str) -> Path:
     try:
-        return pretrained_path(name, preset)
+        return pretrained_path(name, preset, pretrained)
     except ValueError as error:
         size = PRESETS[preset].image_size
         sizes = ", ".join(f"{other.image_size} for {name}" for name, other in PRESETS.items())
