@@ -122,7 +122,9 @@ class ModelInfo:
             optional = field_.default is not dataclasses.MISSING or field_.default_factory is not dataclasses.MISSING
             if name not in content and not optional:
                 raise ValueError(f"the field {name!r} is missing")
-        content = {name: tuple(value) if isinstance(value, list) else value for name, value in content.items()}
+        for name in ("classes", "mean", "std", "neighborhood", "encoding"):
+            if isinstance(content.get(name), list):
+                content[name] = tuple(content[name])
         return ModelInfo(**content)
 
 
