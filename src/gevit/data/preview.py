@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
 
 from gevit.data.dataset import MOST_PIXELS, DataSet
 from gevit.environment import needs
@@ -55,7 +57,7 @@ def contact_sheet(dataset: DataSet, split: str = "train", count: int = 8) -> Ima
         y = top + row * pitch
         if by_class:
             draw.text((GAP, y + tile // 2), dataset.classes[row], "black", font, anchor="lm")
-        images = F.interpolate(dataset.split(split).images(indices), (tile, tile), mode="nearest").expand(-1, 3, -1, -1)
+        images = F.interpolate(_shown(dataset, dataset.split(split).images(indices)), (tile, tile), mode="nearest")
         for column, (index, image) in enumerate(zip(indices.tolist(), images, strict=True)):
             x = left + column * (tile + GAP)
             sheet.paste(Image.fromarray((image * 255).round().byte().permute(1, 2, 0).numpy()), (x, y))
@@ -68,6 +70,17 @@ def save_sheet(sheet: Image, path: Path) -> None:
     """Write a contact sheet; its format follows from the suffix."""
     with write_aside(path) as aside:
         sheet.save(aside)
+
+
+def _shown(dataset: DataSet, images: Float[Tensor, "n channels side side"]) -> Float[Tensor, "n 3 side side"]:
+    """Images as colours: of more bands the first three, of two the first.
+
+    Bands, floats and what is too dark to see are stretched: two spreads below the mean are black, two above it white.
+    """
+    usual = max(mean + 2 * std for mean, std in zip(dataset.mean, dataset.std, strict=True))
+    if dataset.channels not in (1, 3) or not 0.2 < usual < 2:
+        images = dataset.normalize(images) / 4 + 0.5
+    return images[:, : 3 if dataset.channels >= 3 else 1].clamp(0, 1).expand(-1, 3, -1, -1)
 
 
 def _fitting(text: str, width: int, font: FreeTypeFont | ImageFont) -> str:
