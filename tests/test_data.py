@@ -171,7 +171,7 @@ def test_names() -> None:
     assert {"digits", "digits-upright", "rotmnist", "rotmnist-rebuilt", "cifar10", "pcam"} <= set(list_datasets())
     with pytest.raises(ValueError, match="unknown data set 'rotminst'.*did you mean 'rotmnist'"):
         open_dataset("rotminst")
-    with pytest.raises(FileNotFoundError, match="no folder nowhere/at_all"):
+    with pytest.raises(FileNotFoundError, match="no folder or archive nowhere/at_all"):
         open_dataset("nowhere/at_all")
     with pytest.raises(ValueError, match="is no folder; expected a folder of images"):
         open_dataset(__file__)

@@ -18,6 +18,7 @@ from gevit.cli import main
 from gevit.data import open_dataset
 from gevit.data.decode import as_floats, decode, probe
 from gevit.data.preview import contact_sheet
+from gevit.data.rotation import rotate_each
 from gevit.models.info import ModelInfo
 
 RANDOM = np.random.default_rng(0)
@@ -53,6 +54,7 @@ def write_set(folder: Path, count: int, kind: Any = np.uint16, scale: float = 1)
         (False, {**SEPARATE, "tile": (16, 16), "compression": "zlib", "bigtiff": True, "byteorder": ">"}),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*are stored as RGB:DeprecationWarning")  # of tifffile, for four bands
 def test_bands_first_and_last(count: int, last: bool, options: dict[str, Any], tmp_path: Path) -> None:
     bands = some_bands(count, size=(20, 20))
     path = tmp_path / "image.tif"
@@ -141,6 +143,19 @@ def test_a_set_is_normalised_by_channel(count: int, kind: Any, scale: float, tmp
     assert (images.std((0, 2, 3)) - 1).abs().max() < 1e-2
 
 
+def test_floats_of_any_size_can_be_rotated() -> None:
+    images = 250 + 50 * torch.rand(2, 5, 12, 12)
+    images[:, 0] = -images[:, 0]
+    turned = rotate_each(images, torch.tensor([0.5, 2.0]))
+    assert turned[:, 1:].min() > 200
+    assert turned[:, 1:].max() <= images.max()
+    assert turned[:, 0].max() <= 1
+    assert turned[:, 0].min() >= images.min()
+    fractions = torch.rand(2, 5, 12, 12)
+    turned = rotate_each(fractions, torch.tensor([0.5, 2.0]))
+    assert (turned.min(), turned.max()) == (0, 1), "overshoots are cut off"
+
+
 def test_archives_of_bands(tmp_path: Path) -> None:
     folder = write_set(tmp_path / "fields", 5)
     with zipfile.ZipFile(tmp_path / "fields.zip", "w") as archive:
@@ -167,8 +182,10 @@ def test_broken_and_huge_files_are_named(tmp_path: Path) -> None:
     sound = (folder / "field" / "0.tif").read_bytes()
     for number, content in enumerate((b"II*\0", sound[:200], sound[: len(sound) // 2], b"II*\0" + bytes(100))):
         (folder / "field" / f"bad{number}.tif").write_bytes(content)
-    with pytest.raises(ValueError, match="4 of 14 images .*bad0.tif .*bad1.tif .*bad2.tif .*bad3.tif"):
+    with pytest.raises(ValueError, match="4 of 14 images ") as raised:
         open_dataset(str(folder))
+    assert all(f"bad{number}.tif (" in str(raised.value) for number in range(4))
+    assert "\n" not in str(raised.value)
     (folder / "field" / "bad0.tif").write_bytes(sound)
     with tifffile.TiffFile(folder / "field" / "bad0.tif", mode="r+") as file:
         for tag in ("ImageWidth", "ImageLength"):
@@ -205,5 +222,5 @@ def test_predict_takes_bands(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     words = ["predict", "--checkpoint", str(tmp_path / "model.safetensors"), str(folder), "--json"]
     assert main(words) == 1
     answers = json.loads(capsys.readouterr().out)
-    assert [answer["class"] in data.classes for answer in answers[:10]] == [True] * 10
-    assert "expected 5 bands" in answers[10]["error"]
+    assert [answer.get("class") in data.classes for answer in answers] == [True] * 5 + [False] + [True] * 5
+    assert "expected 5 bands" in answers[5]["error"]

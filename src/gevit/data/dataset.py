@@ -37,7 +37,10 @@ class Split(ABC):
         return len(self.labels)
 
     def images(self, indices: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
-        """The images with these indices, in this order (repeats are fine), as float32 in [0, 1]."""
+        """The images with these indices, in this order (repeats are fine), as float32, in [0, 1].
+
+        Floats of files that hold such are as they are there.
+        """
         if indices.ndim != 1 or indices.is_floating_point():
             raise ValueError(
                 f"indices must be one axis of integers, got {indices.dtype} of shape {tuple(indices.shape)}"

@@ -32,7 +32,7 @@ from gevit.environment import needs
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp", ".gif", ".webp"})
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".jfif", ".tif", ".tiff", ".bmp", ".gif", ".webp"})
 FORMATS = ("PNG", "JPEG", "TIFF", "BMP", "GIF", "WEBP")  # others of Pillow's run programs or fetch more files
 GREY = frozenset({"1", "L", "LA", "La", "I"})
 GREY_OR_COLOUR = (1, 3)  # they become each other; other numbers of channels are what they are

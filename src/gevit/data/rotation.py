@@ -28,7 +28,7 @@ def rotate(images: Float[Tensor, "n channels side side"], angle: float) -> Float
 def rotate_each(
     images: Float[Tensor, "batch channels height width"], angles: Float[Tensor, " batch"]
 ) -> Float[Tensor, "batch channels height width"]:
-    """Each image, pixels in [0, 1], rotated about its centre by its angle in radians, counter-clockwise.
+    """Each image, rotated about its centre by its angle in radians, counter-clockwise.
 
     Bicubic, which blurs less than bilinear: attention is sensitive to sharpness. Outside, the border pixel goes on.
     """
@@ -36,7 +36,9 @@ def rotate_each(
     aspect = images.shape[-1] / images.shape[-2]
     matrices = torch.stack([cos, -sin / aspect, zero, sin * aspect, cos, zero], dim=1).view(-1, 2, 3)
     grid = F.affine_grid(matrices, list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, mode="bicubic", padding_mode="border", align_corners=False).clamp(0, 1)
+    # Bicubic overshoots: pixels stay in [0, 1], floats outside of that in the range that they have.
+    low, high = images.amin((-2, -1), keepdim=True).clamp(max=0), images.amax((-2, -1), keepdim=True).clamp(min=1)
+    return F.grid_sample(images, grid, mode="bicubic", padding_mode="border", align_corners=False).clamp(low, high)
 
 
 def rotate_digits(images: UInt8[np.ndarray, "n h w"], degrees: Float64[np.ndarray, " n"]) -> UInt8[np.ndarray, "n h w"]:

@@ -69,7 +69,7 @@ def _series(file: Stream) -> Iterator[TiffPageSeries | None]:
         import tifffile
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # what is wrong with a file is raised, and said once
     try:
-        tiff = tifffile.TiffFile(file)
+        tiff = tifffile.TiffFile(file, name="image")  # it would ask the file, which need not have one
         series = tiff.series[0] if len(tiff.pages) else None
     except Exception:  # all sorts, for damaged files
         series = None
