@@ -248,7 +248,7 @@ def _entries(packed: BufferedReader, budget: _Budget) -> tuple[Iterable[_Entry],
         return _tar_entries(packed, budget), None
     if not start:
         raise ValueError("it is empty; get it again")
-    raise ValueError(f"it is no archive of a known kind ({KNOWN}), and no folder; {BY_HAND}")
+    raise ValueError(f"it is no folder, and no archive of a known kind ({KNOWN}); if it is another one, {BY_HAND}")
 
 
 def _zip_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Entry:
