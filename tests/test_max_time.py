@@ -76,7 +76,7 @@ def data() -> DataSet:
 
 def course(run: Run) -> list[float]:
     """The learning rates, as shares of the peak."""
-    return [float(row["lr"]) / run.config.lr for row in rows(run.folder / "steps.csv")]
+    return [float(row["lr"]) / run.config.peak_lr for row in rows(run.folder / "steps.csv")]
 
 
 @pytest.mark.parametrize(("step", "image", "max_time"), [(5.0, 0.1, 150.0), (7.0, 0.01, 150.0), (6.0, 2.0, 400.0)])

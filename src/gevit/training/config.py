@@ -22,6 +22,7 @@ from gevit.rendering.words import FIGURES
 LARGEST_FILE = 20_000  # bytes; the settings of a run take about 1,000
 LONGEST_VALUE = 80  # characters of a value that an error shows
 EPOCHS = 20  # of a run that has no other end
+RATES = {"muon": 2e-2, "adam": 1e-3, "adamw": 1e-3, "sgd": 1e-2}  # learning rates of those that have no other
 
 
 class Check(NamedTuple):
@@ -56,7 +57,7 @@ def _setting(
 class TrainConfig:
     """Every setting of a training run.
 
-    >>> TrainConfig(model="d4_sa", epochs=5).lr
+    >>> TrainConfig(model="d4_sa", optimizer="adam").peak_lr
     0.001
     """
 
@@ -128,20 +129,26 @@ class TrainConfig:
         TIME,
         may_change=True,
     )
-    batch_size: int = _setting("optimization", 8, "images a step, over all devices", COUNT)
+    batch_size: int = _setting("optimization", 16, "images a step, over all devices", COUNT)
     accumulate: int = _setting(
         "optimization", 1, "parts that a step's batch is computed in, to save memory", COUNT, may_change=True
     )
     optimizer: str = _setting(
         "optimization",
-        "adam",
+        "muon",
         "optimizer; muon learns from the fewest images",
-        choices=("adam", "adamw", "sgd", "muon"),
+        choices=tuple(RATES),
     )
-    lr: float = _setting("optimization", 1e-3, "learning rate (its peak)", POSITIVE, may_change=True)
+    lr: float | None = _setting(
+        "optimization",
+        None,
+        f"learning rate (its peak); default: {', '.join(f'{rate:g} for {name}' for name, rate in RATES.items())}",
+        POSITIVE,
+        may_change=True,
+    )
     schedule: str = _setting(
         "optimization",
-        "constant",
+        "cosine",
         "course of the learning rate",
         choices=("constant", "cosine", "one_cycle", "trapezoid"),
         may_change=True,
@@ -197,6 +204,8 @@ class TrainConfig:
                 raise ValueError(f"{name} must be {check.words}, got {_shown(value)}")
         if self.epochs is None and self.max_time is None:
             object.__setattr__(self, "epochs", EPOCHS)
+        if self.lr is None:
+            object.__setattr__(self, "lr", RATES[self.optimizer])
         if self.epochs is not None and self.warmup_epochs + self.cooldown_epochs > self.epochs:
             raise ValueError(
                 f"warmup_epochs and cooldown_epochs must be at most epochs ({self.epochs}) together, got "
@@ -204,6 +213,12 @@ class TrainConfig:
             )
         if self.cooldown_epochs and self.schedule != "trapezoid":
             raise ValueError(f"cooldown_epochs is for the schedule trapezoid, and this one is {self.schedule}")
+
+    @property
+    def peak_lr(self) -> float:
+        """The learning rate, which every run has."""
+        assert self.lr is not None
+        return self.lr
 
     @property
     def folder(self) -> Path:

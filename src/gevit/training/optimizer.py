@@ -36,11 +36,11 @@ ONE_CYCLE_START, ONE_CYCLE_END = 1 / 25, 1 / 10_000
 def make_optimizer(config: TrainConfig, model: EquivariantModel) -> Optimizer:
     """The optimizer; its learning rate is set at every step."""
     if config.optimizer == "sgd":
-        return SGD(model.parameters(), config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
+        return SGD(model.parameters(), config.peak_lr, momentum=config.momentum, weight_decay=config.weight_decay)
     if config.optimizer == "muon":
-        return Muon(*hidden_matrices(model), config.lr, config.momentum, config.weight_decay)
+        return Muon(*hidden_matrices(model), config.peak_lr, config.momentum, config.weight_decay)
     kind: type[Adam] = {"adam": Adam, "adamw": AdamW}[config.optimizer]
-    return kind(model.parameters(), config.lr, weight_decay=config.weight_decay)
+    return kind(model.parameters(), config.peak_lr, weight_decay=config.weight_decay)
 
 
 class Muon(Optimizer):
@@ -188,15 +188,15 @@ def learning_rate(config: TrainConfig, step: int, steps_per_epoch: int, share_of
     if config.schedule == "one_cycle":
         warmup = warmup or 0.3 * total
         if step < warmup:
-            return config.lr * _between(ONE_CYCLE_START, 1.0, step / warmup)
-        return config.lr * _between(1.0, ONE_CYCLE_END, _part(step - warmup, total - warmup))
+            return config.peak_lr * _between(ONE_CYCLE_START, 1.0, step / warmup)
+        return config.peak_lr * _between(1.0, ONE_CYCLE_END, _part(step - warmup, total - warmup))
     if step < warmup:
-        return config.lr * (step + 1) / warmup if warmup > 1 else config.lr
+        return config.peak_lr * (step + 1) / warmup if warmup > 1 else config.peak_lr
     if config.schedule == "cosine":
-        return config.lr * _between(1.0, 0.0, _part(step - warmup, total - warmup))
+        return config.peak_lr * _between(1.0, 0.0, _part(step - warmup, total - warmup))
     if config.schedule == "trapezoid" and config.cooldown_epochs:
-        return config.lr * min(1.0, (total - step) / cooldown) if cooldown else 0.0
-    return config.lr
+        return config.peak_lr * min(1.0, (total - step) / cooldown) if cooldown else 0.0
+    return config.peak_lr
 
 
 def _part(done: int | float, whole: int | float) -> float:
