@@ -94,7 +94,7 @@ def test_a_short_file_that_stands_for_a_long_text_is_not_printed_back(
 
 
 @pytest.mark.parametrize(("settings", "message"), [
-    ({"cooldown_epochs": 1.0}, "cooldown_epochs is for the schedule trapezoid, and this one is constant"),
+    ({"cooldown_epochs": 1.0}, "cooldown_epochs is for the schedule trapezoid, and this one is cosine"),
     ({"epochs": 2.5}, "epochs must be of type int, got 2.5"),
     ({"epochs": "many"}, "epochs must be of type int, got 'many'"),
     ({"epochs": True}, "epochs must be of type int, got True"),
@@ -137,7 +137,7 @@ def test_a_resumed_run_keeps_what_must_stay_and_takes_what_may_change(tmp_path: 
     (tmp_path / "config.yaml").write_text(saved.to_yaml())
     assert resumed_config(tmp_path, {}) == (saved, "")
     assert resumed_config(tmp_path, {"lr": "0.2", "epochs": "9"})[0] == dataclasses.replace(saved, lr=0.2, epochs=9)
-    assert resumed_config(tmp_path, {"model": "d4_sa", "batch_size": "8"})[0] == saved
+    assert resumed_config(tmp_path, {"model": "d4_sa", "batch_size": "16"})[0] == saved
     for name in FIXED:
         other = {"model": "z2_sa", "data": "x", "preset": "pcam", "encoding": "gsa", "pooling": "sum_max", "ema": "0.5",
                  "optimizer": "sgd", "skip_corrupt": True, "rotate": True, "flip": True, "momentum": "0.5",

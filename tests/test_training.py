@@ -57,7 +57,7 @@ def data() -> DataSet:
 
 
 def rates(**settings: Any) -> list[float]:
-    config = TrainConfig(**{"lr": 0.5, "epochs": 10, **settings})
+    config = TrainConfig(**{"lr": 0.5, "epochs": 10, "schedule": "constant", **settings})
     return [learning_rate(config, step, steps_per_epoch=10) for step in range(100)]
 
 
@@ -214,7 +214,7 @@ def test_a_non_finite_gradient_stops_before_the_weights_change(tmp_path: Path, d
     parameter = next(run.state.model.parameters())
     parameter.register_hook(lambda gradient: gradient * bad)
     before = {name: tensor.clone() for name, tensor in run.state.model.named_parameters()}
-    with pytest.raises(NonFiniteError, match=r"step 1 \(learning rate 0.001\).*--lr"):
+    with pytest.raises(NonFiniteError, match=r"step 1 \(learning rate 0.02\).*--lr"):
         run.fit(Interrupt())
     assert_same_tensors(before, dict(run.state.model.named_parameters()))
 
@@ -368,7 +368,7 @@ def test_a_run_that_makes_no_step_does_not_claim_its_folder(tmp_path: Path, faul
             train(TrainConfig(**settings, image_size=9))
         assert not (tmp_path / "run").exists()
     else:
-        crash = mock.patch("torch.optim.Adam.step", side_effect=RuntimeError("crash"))
+        crash = mock.patch("gevit.training.optimizer.Muon.step", side_effect=RuntimeError("crash"))
         with crash, pytest.raises(RuntimeError, match="crash"):
             train(TrainConfig(**settings))
     with mock.patch("gevit.training.finish.finish", return_value={"model": "tested"}):

@@ -159,7 +159,7 @@ def orthogonalized(matrices: Float[Tensor, "*batch rows columns"]) -> Float[Tens
 def run_length(config: TrainConfig, step: int, steps_per_epoch: int, share_of_time: float = 0.0) -> int | float:
     """How many steps a run has: those of its epochs, or as many as its time has room for at its pace so far.
 
-    >>> run_length(TrainConfig(epochs=5), 30, 10), run_length(TrainConfig(epochs=5, max_time=60), 20, 10, 0.5)
+    >>> run_length(TrainConfig(epochs=5), 30, 10), run_length(TrainConfig(epochs=5, max_time=60.0), 20, 10, 0.5)
     (50, 40.0)
     """
     planned = config.epochs * steps_per_epoch if config.epochs else math.inf
