@@ -96,6 +96,24 @@ def test_a_constant_map_passes_no_gradient_through_a_norm() -> None:
     assert not grad[1].any()
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch itself, on its first use of forward mode
+def test_derivatives_of_a_norm() -> None:
+    """Second ones, also forward over reverse, and those of each image; a constant map has none."""
+    norm = Norm(3).double()
+    x = torch.randn(2, 3, 4, dtype=torch.double)
+    assert torch.autograd.gradgradcheck(norm, x.clone().requires_grad_())
+    x[1] = 0.7
+
+    def loss(image: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = norm(image[None]).sin().sum()
+        return out
+
+    for derivative in (torch.func.grad(loss), torch.func.hessian(loss)):
+        found = torch.func.vmap(derivative)(x)
+        assert found[0].any()
+        assert not found[1].any()
+
+
 def test_initialisation() -> None:
     layer = gevit.GroupAttention(Cyclic(4), 400, 200)
     for map_ in (layer.query, layer.key, layer.value):

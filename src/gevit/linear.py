@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -42,6 +43,31 @@ def halving_window(planes: Float[Tensor, "*planes height width"]) -> Float[Tenso
     return torch.outer(rows, columns)
 
 
+class _Gate(torch.autograd.Function):
+    """The identity, whose gradient is zero where `closed`; values are not copied."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, closed: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+        ctx.save_for_forward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (closed,) = ctx.saved_tensors
+        return grad.masked_fill(closed, 0), None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
+        (closed,) = ctx.saved_tensors
+        return tangent.masked_fill(closed, 0)
+
+
 class Norm(nn.GroupNorm):
     """One norm over channels, group and space: what the paper calls layer normalisation, with the authors' eps.
 
@@ -60,5 +86,8 @@ class Norm(nn.GroupNorm):
         if x.requires_grad and not torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
             low, high = x.detach().flatten(1).aminmax(dim=1)
             constant = high - low <= math.sqrt(self.eps)
-            x = torch.where(constant.view(-1, *[1] * (x.ndim - 1)), x.detach(), x)
+            closed = constant.view(-1, *[1] * (x.ndim - 1))
+            # A compiler takes no functions with forward-mode derivatives, and makes no copy of its own.
+            compiling = torch.compiler.is_compiling()
+            x = torch.where(closed, x.detach(), x) if compiling else _Gate.apply(x, closed)  # type: ignore[no-untyped-call]
         return super().forward(x)
