@@ -233,7 +233,7 @@ def test_a_corrupt_image_is_named_and_skipped_only_if_asked(photos: Path) -> Non
 def no_pixels(photos: Path) -> str:
     pixels = np.full((40, 40), np.nan, dtype=np.float32)
     Image.fromarray(pixels).save(photos / "day" / "float.tiff")
-    return "day/float.tiff (pixels of mode F must be in [0, 1], found nan to nan)"
+    return "day/float.tiff (its pixels must be finite numbers of 32 bits, some are NaN"
 
 
 def an_empty_class(photos: Path) -> str:

@@ -227,7 +227,9 @@ def test_interrupted_anywhere_nothing_is_repeated_and_nothing_lost(tmp_path: Pat
     study = STUDIES["table2"]("smoke")
     first, second, third = (f"{cell.key}_seed0.json" for cell in study.runs)
 
-    killed_in_training = Life(words, tmp_path, Sketched(At("torch.optim.Adam.step", 3, die)))  # of the second run
+    killed_in_training = Life(
+        words, tmp_path, Sketched(At("gevit.training.optimizer.Muon.step", 3, die))
+    )  # of the second run
     assert killed_in_training.end() == -signal.SIGKILL
     assert [path.name for path in results.iterdir()] == [first]
     kept = (results / first).stat().st_mtime_ns
@@ -237,7 +239,7 @@ def test_interrupted_anywhere_nothing_is_repeated_and_nothing_lost(tmp_path: Pat
     assert [path.name for path in results.glob("[!.]*")] == [first]
 
     # The second run was finished: now the first step is of the third.
-    stopped = Life(words, tmp_path, Sketched(At("torch.optim.Adam.step", 1, interrupt_self)))
+    stopped = Life(words, tmp_path, Sketched(At("gevit.training.optimizer.Muon.step", 1, interrupt_self)))
     assert stopped.end() == 130
     assert "1 of them done already" in stopped.output
     assert stopped.output.splitlines()[-1] == (
@@ -368,7 +370,7 @@ def test_a_setting_that_is_newer_than_a_result_had_its_default(table1: tuple[Sum
         if is_default:
             assert Summary.read(summary.study, "cpu", folder).notes() == summary.notes()
         else:
-            with pytest.raises(ValueError, match="batch_size = 8 instead of 2"):
+            with pytest.raises(ValueError, match="batch_size = 16 instead of 2"):
                 Summary.read(summary.study, "cpu", folder)
 
 

@@ -58,7 +58,7 @@ def last_step(run: Path) -> int:
 
 PLACES = {
     "in a step, before the weights change": At("torch.nn.utils.clip_grad_norm_", 4, die),
-    "in a step, while the weights change": At("torch.optim.Adam.step", 5, die),
+    "in a step, while the weights change": At("gevit.training.optimizer.Muon.step", 5, die),
     "in validation": At("gevit.evaluation.evaluate.predict_logits", 2, die),
     "halfway through a checkpoint": At("pathlib.Path.write_bytes", 5, die, "checkpoints"),
     "before a checkpoint gets its name": At("pathlib.Path.replace", 5, die, "checkpoints"),
@@ -121,7 +121,7 @@ def test_killed_at_random_times(home: Path) -> None:
 def test_killed_with_attention_over_rotations(home: Path) -> None:
     arguments = [*TRAIN, "--model", "r4_sa", "--limit-train", "6", "--epochs", "1", "--workers", "1"]
     run_to_end([*arguments, "--out", "r4"], home)
-    life = Life([*arguments, "--out", "r4-killed"], home, At("torch.optim.Adam.step", 3, die))
+    life = Life([*arguments, "--out", "r4-killed"], home, At("gevit.training.optimizer.Muon.step", 3, die))
     assert life.end() == -signal.SIGKILL, life.output
     run_to_end(["train", "--out", "r4-killed", "--resume"], home)
     assert_same_run(home / "r4", home / "r4-killed")
@@ -214,4 +214,4 @@ def test_what_may_change_changes_from_there_on(home: Path) -> None:
     life = Life([*TRAIN, "--schedule", "constant", "--out", "changing"], home, stop)
     assert life.end() == 130, life.output
     run_to_end(["train", "--out", "changing", "--resume", "--lr", "1e-5", "--epochs", "1"], home)
-    assert [row["lr"] for row in rows(home / "changing" / "steps.csv")] == ["0.001"] * 2 + ["1e-05"]
+    assert [row["lr"] for row in rows(home / "changing" / "steps.csv")] == ["0.02"] * 2 + ["1e-05"]

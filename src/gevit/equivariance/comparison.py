@@ -143,6 +143,8 @@ def _reach_and_stride(model: GroupTransformer, layer: str) -> tuple[int, int]:
                 reach, stride = reach + 2 * stride, 2 * stride
             elif isinstance(part, GroupConv):
                 reach += stride * (part.size // 2)
+                if part.halve:
+                    reach, stride = reach + 2 * stride, 2 * stride
             elif isinstance(part, (LiftingAttention, GroupAttention)):
                 if part.neighborhood is None:
                     raise NothingToShow("global attention sees the border of an image from everywhere")
