@@ -227,6 +227,7 @@ def test_interrupted_anywhere_nothing_is_repeated_and_nothing_lost(tmp_path: Pat
     study = STUDIES["table2"]("smoke")
     first, second, third = (f"{cell.key}_seed0.json" for cell in study.runs)
 
+    # In the second run.
     killed_in_training = Life(
         words, tmp_path, Sketched(At("gevit.training.optimizer.Muon.step", 3, die))
     )  # of the second run
