@@ -24,6 +24,8 @@ from gevit.bench.cases import BACKENDS, Case, family, full_suite, quick_suite
 from gevit.bench.costs import Attention, attention_layers, reference_bytes
 from gevit.bench.report import Figures, Machine, Report, Result
 from gevit.cli import bench, main
+from gevit.layers import GroupAttention, LiftingAttention
+from gevit.models import GroupTransformer, build_model
 
 TINY = Case("r4_sa", "rotmnist", 3, "ge", 22, 1, "infer", "native")
 MACHINE = Machine("a processor", 1, "AVX2", "2.6.0", "0.1.0", "2030-01-01T00:00:00+00:00")
@@ -393,3 +395,17 @@ def test_flags_need_neither_torch_nor_matplotlib() -> None:
     imports = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
     modules = {getattr(node, "module", node.names[0].name) for node in imports}
     assert modules == {"__future__", "argparse", "os", "pathlib", "typing", "gevit.cli.arguments"}
+
+
+@pytest.mark.parametrize(
+    ("preset", "size"), [("nano", 28), ("tiny", 45), ("small", 70), ("rotmnist", 29), ("pcam", 50)]
+)
+def test_the_sides_that_attention_sees_are_those_of_the_maps(preset: str, size: int) -> None:
+    model = build_model("z2_sa", preset, in_channels=1)
+    assert isinstance(model, GroupTransformer)
+    seen: list[int] = []
+    for layer in model.modules():
+        if isinstance(layer, GroupAttention | LiftingAttention):
+            layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].shape[-1]))
+    model.eval()(torch.randn(1, 1, size, size))
+    assert [side for _, side in attention_layers(model, size)] == seen

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 
 from gevit.bench.cases import Case
 from gevit.encoding import Positions, global_neighborhood
-from gevit.layers import Block, GroupAttention, LiftingAttention, MaxPool
+from gevit.group_conv import GroupConv
+from gevit.layers import Block, Downsample, GroupAttention, LiftingAttention, MaxPool
 from gevit.models import GroupTransformer
 
 # Copies of its large tensors (coefficients, gathered neighbours) that a layer of the reference holds at once.
@@ -116,6 +117,8 @@ def attention_layers(model: GroupTransformer, size: int) -> list[tuple[GroupAtte
         for inner in layer.modules():
             if isinstance(inner, GroupAttention | LiftingAttention):
                 layers.append((inner, side))
+            elif isinstance(inner, Downsample) or (isinstance(inner, GroupConv) and inner.halve):
+                side = (side + 1) // 2
         if isinstance(layer, Block):
             side -= 2 * layer.crop
         elif isinstance(layer, MaxPool):
