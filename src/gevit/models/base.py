@@ -99,7 +99,7 @@ class EquivariantModel(nn.Module):
             yield name, x
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Whether to save memory in training, for about a third more time, with the same gradients.
+        """Whether to save memory in training by a second forward pass, with the same gradients.
 
         Of each layer only the output is kept; what is inside is computed again in the backward pass.
         """
