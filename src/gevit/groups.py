@@ -80,7 +80,10 @@ class Group:
         """
         same = torch.isclose(subgroup.matrices[:, None], self.matrices).all(-1).all(-1)
         if not same.any(1).all():
-            raise ValueError(f"{subgroup} is not a subgroup of {self}")
+            kind = "rotations and reflections" if self.reflections else "rotations alone"
+            raise ValueError(
+                f"{subgroup} is not a subgroup of {self}; take {kind}, their number of angles dividing {self.rotations}"
+            )
         return same.int().argmax(1)
 
     def act_on_image(self, image: Tensor, element: int) -> Tensor:

@@ -319,7 +319,7 @@ def _existing(name: str) -> Path:
         return path
     from gevit._checks import check_choice
 
-    if path.parent == Path():
+    if path.parent == Path() and not path.suffix:  # a name, then, and not that of a file
         check_choice("data set", name, [*CATALOG, "a path to a folder or archive of images"])
     raise FileNotFoundError(
         f"no folder or archive {path}; expected a folder of images, an archive of one, or one of {', '.join(CATALOG)}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gevit.evaluation.metrics import wilson_interval
 from gevit.rendering.charts import BLUE, FONT, GREEN, INK, ORANGE, PINK, SKY, WIDTH, label_angles, style
 from gevit.reproduce.studies import GE, GSA, RELATIVE
-from gevit.reproduce.study import accuracy_on_test
+from gevit.reproduce.study import accuracy_in_orbit, accuracy_on_test
 from gevit.reproduce.summary import Summary
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # Markers say the same as colours.
 KNOWN = {GSA: (ORANGE, "s"), GE: (BLUE, "o"), RELATIVE: (GREEN, "^")}
 PALETTE = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PINK, "D"), (SKY, "v"), (INK, "P"))
+SHARES = (accuracy_on_test, accuracy_in_orbit)  # of all test images: other measures have no such interval
 CROWDED = 36  # characters below a panel
 Point = tuple[float, float, float, float]  # place, percent, reach of the bar below and above
 
@@ -81,7 +82,7 @@ def _draw_cells(axes: Axes, summary: Summary, is_paper: bool) -> None:
 
 
 def _points(summary: Summary, column: str, shift: float, is_paper: bool) -> list[Point]:
-    """Bars are the spread over seeds; if there is one of each, the 95% interval that the number of images leaves."""
+    """Bars are the spread over seeds; of a single one, the 95% interval that the number of images leaves of a share."""
     points = []
     for place, row in enumerate(summary.study.rows):
         cell = summary.cell(row, column)
@@ -90,7 +91,7 @@ def _points(summary: Summary, column: str, shift: float, is_paper: bool) -> list
             points.append((place + shift, cell.paper, 0.0, 0.0))
         elif not is_paper and number is not None:
             below, above = number.spread or 0.0, number.spread or 0.0
-            if summary.seeds == 1:
+            if summary.seeds == 1 and cell.measure in SHARES:
                 low, high = wilson_interval(number.mean / 100, summary.results[cell.key][0].test_images)
                 below, above = number.mean - 100 * low, 100 * high - number.mean
             points.append((place + shift, number.mean, below, above))
