@@ -1,11 +1,12 @@
 """Builds the CPU kernel: one plain C++ source, compiled once for each instruction set and precision.
 
 The libraries have no Python or torch headers in them (they are loaded with ctypes), so building needs a C++
-compiler and nothing else. Which one is used is decided at run time, from the processor. Where a build fails the
-package installs all the same, works in plain PyTorch and says so; `pip install -v` shows the messages of the build.
+compiler and nothing else, and one wheel serves every Python from 3.11 on (which `abi3` stands for). Which library is
+used is decided at run time, from the processor. Where a build fails the package installs all the same, works in plain
+PyTorch and says so; `pip install -v` shows the messages of the build.
 """
 
-import platform
+import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -16,7 +17,7 @@ COMMON = [
     *("-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"),  # nothing that changes NaN or infinity
 ]
 TARGETS = {"baseline": []}
-if platform.machine().lower() in {"x86_64", "amd64"}:
+if sysconfig.get_platform().endswith(("x86_64", "amd64")):  # of the machine to build for, if that is another one
     TARGETS["avx2"] = ["-mavx2", "-mfma"]
     TARGETS["avx512"] = [
         "-mavx512f",
@@ -40,8 +41,10 @@ setup(
             extra_link_args=["-fopenmp"],
             language="c++",
             optional=True,
+            py_limited_api=True,
         )
         for target, flags in TARGETS.items()
         for suffix, real in PRECISIONS.items()
-    ]
+    ],
+    options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

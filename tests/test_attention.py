@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import importlib.machinery
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import gevit
-from gevit.attention import attend, factored, native
+from gevit.attention import attend, factored, native, torch_op
+from gevit.attention.dropout import Dropout
 from gevit.groups import Cyclic, Dihedral, Group
 from gevit.layers import GroupAttention, LiftingAttention
 from tests.attention_problems import (
@@ -255,15 +259,88 @@ def test_empty_batch(backend: str, encoding: str) -> None:
     assert all(g.isfinite().all() for g in gradients(problem, out))
 
 
-def test_factored_runs_in_bounded_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of one pixel give what one chunk gives."""
-    problem = make_problem(size=(5, 4), neighborhood=5)
-    whole = problem.attend("factored")
-    monkeypatch.setattr(factored, "CHUNK_NUMBERS", 1)
-    pixelwise = problem.attend("factored")
-    torch.testing.assert_close(pixelwise, whole)
-    for a, b in zip(gradients(problem, pixelwise), gradients(problem, whole), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize("neighborhood", [3, None])
+def test_factored_runs_in_tiles(monkeypatch: pytest.MonkeyPatch, neighborhood: int | None) -> None:
+    """Tiles of one row, of a few planes, and of all give the same."""
+    problem = make_problem(size=(5, 4), neighborhood=neighborhood, heads=3)
+
+    def run(numbers: int) -> list[Tensor]:
+        monkeypatch.setattr(factored, "TILE_NUMBERS", numbers)
+        torch.manual_seed(0)
+        out = problem.attend("factored", 0.1)
+        return [out, *gradients(problem, out)]
+
+    whole = run(2**30)
+    for numbers in (1, 2 * 4 * 4 * 9 * 20):
+        for a, b in zip(run(numbers), whole, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+class _Operators(TorchDispatchMode):
+    """Counts calls of each operator, and the numbers of the largest tensor that one gave."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.calls: Counter[str] = Counter()
+        self.largest = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.calls[func.overloadpacket.__name__] += 1
+        for tensor in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(tensor, Tensor):
+                self.largest = max(self.largest, tensor.numel())
+        return out
+
+
+def _operators(encoding: str, neighborhood: int | None, **options: Any) -> _Operators:
+    """The operators of a forward and a backward pass of `factored`."""
+    problem = make_problem(Cyclic(4), encoding, neighborhood=neighborhood, **options)
+    call = (problem.query, problem.key, problem.value, problem.positions, 0.4, Dropout(0.1, torch.tensor(7)))
+    operators = _Operators()
+    with torch.no_grad(), operators:
+        out = factored.forward(*call)
+        factored.backward(torch.ones_like(out), *call)
+    return operators
+
+
+# What asks a device for numbers, and waits for it.
+WAITS = {"_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal", "unique_dim", "_unique2", "masked_select"}
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("encoding", ["ge", "gsa", "relative", "lifting"])
+@pytest.mark.parametrize("neighborhood", [3, None])
+def test_factored_never_waits_for_its_device(encoding: str, neighborhood: int | None) -> None:
+    assert not WAITS & set(_operators(encoding, neighborhood).calls)
+    with _Operators() as operators:
+        bool(torch.ones(()) > 0)  # what waits is seen
+    assert WAITS & set(operators.calls)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_auto_is_factored_on_other_devices() -> None:
+    """A device without numbers: whoever looked at one would fail."""
+    problem = make_problem().map(lambda x: x.detach().to("meta"))
+    tables = {name: getattr(problem.positions, name).to("meta") for name in ("offset_index", "element_index")}
+    positions, dropout = problem.positions._replace(**tables), Dropout(0.1, torch.tensor(7))
+    call = torch_op.Call(*problem[:3], None, positions, 2, 0.4, dropout, "auto")
+    assert torch_op._backend(call) is factored
+    out = factored.forward(*problem[:3], positions, 0.4, dropout)
+    grads = factored.backward(out, *problem[:3], positions, 0.4, dropout)
+    assert [g.shape for g in grads] == [x.shape for x in problem.inputs()]
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("encoding", ["ge", "relative", "lifting"])
+def test_factored_keeps_to_its_budget(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    """The largest temporary has at most so many numbers, however many images there are; inputs and output aside."""
+    monkeypatch.setattr(factored, "TILE_NUMBERS", 2**15)
+    for batch in (1, 4, 8):
+        padded = batch * 2 * 14 * 14 * 4 * (4 if encoding == "lifting" else 7)
+        assert _operators(encoding, 3, batch=batch, size=(12, 12)).largest <= max(2**15, padded)
+    monkeypatch.setattr(factored, "TILE_NUMBERS", 2**30)
+    assert _operators(encoding, 3, batch=8, size=(12, 12)).largest > max(2**15, padded)
 
 
 @pytest.mark.usefixtures("unchecked_shapes")

@@ -156,7 +156,9 @@ class TestBadInput:
     def test_choices(self) -> None:
         with pytest.raises(ValueError, match="unknown encoding 'gae'; valid: ge, gsa, relative; did you mean"):
             gevit.GroupAttention(Cyclic(4), 8, 8, encoding="gae")
-        with pytest.raises(ValueError, match="unknown backend 'cuda'; valid: auto, reference, factored, native"):
+        with pytest.raises(
+            ValueError, match="unknown backend 'cuda'; valid: auto, reference, factored, native, triton"
+        ):
             gevit.GroupAttention(Cyclic(4), 8, 8, backend="cuda")
         with pytest.raises(ValueError, match="unknown pooling 'mean_max'; valid: max_mean, sum_max"):
             InvariantPooling("mean_max")

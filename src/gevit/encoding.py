@@ -179,6 +179,7 @@ class PositionalEncoding(nn.Module):
         super().__init__()
         self.group = group
         self.neighborhood = neighborhood
+        self.coordinate_channels = coordinate_channels
         self.row = CoordinateEncoding(coordinate_channels)
         self.column = CoordinateEncoding(coordinate_channels)
         if element_channels:

@@ -8,8 +8,9 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterator, Sequence
-from importlib import metadata
 from pathlib import Path
+
+from gevit._version import __version__
 
 
 def environment() -> dict[str, str]:
@@ -21,7 +22,7 @@ def environment() -> dict[str, str]:
     import torch
 
     facts = {
-        "gevit": metadata.version("gevit"),
+        "gevit": __version__,
         "commit": _commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,

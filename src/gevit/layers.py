@@ -8,6 +8,7 @@ over group and space gives what no rotation or reflection of H changes.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +23,7 @@ from gevit._checks import (
     check_rate,
     check_signal,
 )
-from gevit.attention import BACKENDS, Projections, attend_projected
+from gevit.attention import BACKENDS, Projections, attend_projected, attention_of_pixel
 from gevit.encoding import ENCODINGS, PositionalEncoding
 from gevit.groups import Group
 from gevit.linear import Norm, Pointwise, halving_window
@@ -85,6 +86,55 @@ class _Attention(nn.Module):
             backend=self.backend,
         )
 
+    def _attention_of_pixel(self, x: Tensor, pixel: tuple[int, int]) -> Tensor:
+        query, key = (m(x).unflatten(1, (self.head_channels, self.heads)) for m in (self.query, self.key))
+        scale = 1 / math.sqrt(self.in_channels)
+        return attention_of_pixel(query, key, self.positions(*x.shape[-2:]), pixel, scale=scale)
+
+    def _initialise(self, initialisation: str) -> None:
+        """Start as in the paper, which every layer does on its own, or like a convolution."""
+        check_choice("initialisation", initialisation, INITIALISATIONS)
+        if initialisation == "convolution" and self.neighborhood is not None:
+            self._start_like_a_convolution(self.neighborhood // 2)
+
+    @torch.no_grad()
+    def _start_like_a_convolution(self, radius: int) -> None:
+        """Start each head k at an offset t_k of the 3x3 pixels around the centre and at an element e_k:
+
+            score = -SHARPNESS |offset - t_k|^2 + PREFERENCE [element = e_k] + weak content,
+
+        within the parameters of rho_P and the bias of the query. Expanded, the square is a sum of products of (r^2, r),
+        which rho_P is fitted to, with (-1, 2 t_k), which the query's bias holds; t_k^2 is the same for all keys. The
+        fit is exact for quarter turns and flips up to 15x15, and approximate for finer rotations. Lifting has no
+        elements, and its heads start at offsets alone.
+        """
+        part, element = self.positions.coordinate_channels, self.positions.element
+        if part < 2:
+            raise ValueError(
+                f"initialisation='convolution' needs out_channels of at least {8 if element is None else 12} (two "
+                f"channels of a head for each coordinate), got {self.out_channels}"
+            )
+        root = math.sqrt(self.in_channels)  # scores are divided by it
+        size = SHARPNESS * radius**2 * root / 2
+        for function, name in ((self.positions.row, "_rows"), (self.positions.column, "_columns")):
+            coordinates = self.positions.get_buffer(name)
+            function.fit(coordinates, size * torch.stack([coordinates**2, coordinates], dim=1))
+        codes = torch.empty(1, 0)
+        if element is not None:
+            codes = F.normalize(nn.init.orthogonal_(torch.empty_like(element)), dim=1)
+            element.copy_(PREFERENCE * root * codes)
+
+        self.query.weight.mul_(CONTENT)
+        taps = torch.cartesian_prod(torch.arange(len(codes)), *2 * [torch.arange(-1, 2)])
+        chosen = taps[torch.randperm(len(taps))[torch.arange(self.heads) % len(taps)]]
+        rows, columns = (chosen[:, 1:] / max(radius, 1)).T
+        assert self.query.bias is not None
+        bias = self.query.bias.view(self.head_channels, self.heads)
+        for first, target in ((0, rows), (part, columns)):
+            bias[first], bias[first + 1] = -2, 4 * target
+        if element is not None:
+            bias[2 * part :] = codes[chosen[:, 0]].T
+
     def extra_repr(self) -> str:
         """What `print(layer)` shows."""
         return (
@@ -104,6 +154,8 @@ class LiftingAttention(_Attention):
         neighborhood: odd side of the square around a pixel that it attends to; None for the whole image.
         dropout: rate of attention dropout.
         backend: see `gevit.attention`.
+        initialisation: `"paper"`, or `"convolution"`: each head starts by looking at one offset, as a filter tap does;
+            global attention, which has no pixel grid of its own, always starts as in the paper.
 
     >>> import torch
     >>> from gevit.groups import Dihedral
@@ -120,6 +172,7 @@ class LiftingAttention(_Attention):
         neighborhood: int | None = 5,
         dropout: float = 0.0,
         backend: str = "auto",
+        initialisation: str = "paper",
     ) -> None:
         super().__init__(group, in_channels, out_channels, heads, neighborhood, dropout, backend)
         if self.head_channels % 2:
@@ -128,11 +181,19 @@ class LiftingAttention(_Attention):
                 f"got {out_channels}; use {max(4, 4 * (out_channels // 4))} or {4 * (out_channels // 4) + 4}"
             )
         self.positions = PositionalEncoding(group, neighborhood, self.head_channels // 2)
+        self._initialise(initialisation)
 
     def forward(self, x: Float[Tensor, "batch channels height width"]) -> Float[Tensor, "batch out order height width"]:
         """Lift images to the group."""
         check_image(x, self.in_channels)
         return self._attend(x.unsqueeze(2))
+
+    def attention_of_pixel(
+        self, x: Float[Tensor, "batch channels height width"], pixel: tuple[int, int]
+    ) -> Float[Tensor, "batch heads order 1 1 side side"]:
+        """Where a pixel (row, column) looks, for each head and element h; see `gevit.attention.attention_of_pixel`."""
+        check_image(x, self.in_channels)
+        return self._attention_of_pixel(x.unsqueeze(2), pixel)
 
 
 class GroupAttention(_Attention):
@@ -171,45 +232,7 @@ class GroupAttention(_Attention):
                 f"out_channels must be at least 6 (row, column and element share half of it), got {out_channels}"
             )
         self.positions = PositionalEncoding(group, neighborhood, part, self.head_channels - 2 * part, encoding)
-        check_choice("initialisation", initialisation, INITIALISATIONS)
-        if initialisation == "convolution" and neighborhood is not None:
-            self._start_like_a_convolution(neighborhood // 2)
-
-    @torch.no_grad()
-    def _start_like_a_convolution(self, radius: int) -> None:
-        """Start each head k at an offset t_k of the 3x3 pixels around the centre and at an element e_k:
-
-            score = -SHARPNESS |offset - t_k|^2 + PREFERENCE [element = e_k] + weak content,
-
-        within the parameters of rho_P and the bias of the query. Expanded, the square is a sum of products of (r^2, r),
-        which rho_P is fitted to, with (-1, 2 t_k), which the query's bias holds; t_k^2 is the same for all keys. The
-        fit is exact for quarter turns and flips up to 15x15, and approximate for finer rotations.
-        """
-        part = self.head_channels // 3
-        if part < 2:
-            raise ValueError(
-                f"initialisation='convolution' needs out_channels of at least 12 (two channels of a head for each "
-                f"coordinate), got {self.out_channels}"
-            )
-        root = math.sqrt(self.in_channels)  # scores are divided by it
-        size = SHARPNESS * radius**2 * root / 2
-        for function, name in ((self.positions.row, "_rows"), (self.positions.column, "_columns")):
-            coordinates = self.positions.get_buffer(name)
-            function.fit(coordinates, size * torch.stack([coordinates**2, coordinates], dim=1))
-        element = self.positions.element
-        assert element is not None
-        codes = F.normalize(nn.init.orthogonal_(torch.empty_like(element)), dim=1)
-        element.copy_(PREFERENCE * root * codes)
-
-        self.query.weight.mul_(CONTENT)
-        taps = torch.cartesian_prod(torch.arange(self.group.order), *2 * [torch.arange(-1, 2)])
-        chosen = taps[torch.randperm(len(taps))[torch.arange(self.heads) % len(taps)]]
-        rows, columns = (chosen[:, 1:] / max(radius, 1)).T
-        assert self.query.bias is not None
-        bias = self.query.bias.view(self.head_channels, self.heads)
-        for first, target in ((0, rows), (part, columns)):
-            bias[first], bias[first + 1] = -2, 4 * target
-        bias[2 * part :] = codes[chosen[:, 0]].T
+        self._initialise(initialisation)
 
     def forward(
         self, x: Float[Tensor, "batch channels order height width"]
@@ -217,6 +240,13 @@ class GroupAttention(_Attention):
         """Attend on the group."""
         check_signal(x, self.in_channels, self.group)
         return self._attend(x)
+
+    def attention_of_pixel(
+        self, x: Float[Tensor, "batch channels order height width"], pixel: tuple[int, int]
+    ) -> Float[Tensor, "batch heads order queries order side side"]:
+        """Where a pixel (row, column) looks, by head and (h, h~, h^); see `gevit.attention.attention_of_pixel`."""
+        check_signal(x, self.in_channels, self.group)
+        return self._attention_of_pixel(x, pixel)
 
 
 class Crop(nn.Module):
@@ -367,6 +397,33 @@ class Downsample(nn.Module):
         planes = F.pad(planes, (1, 1, 1, 1), mode="replicate")
         halved: Tensor = F.conv2d(planes, window, stride=2, groups=planes.shape[1]).unflatten(1, x.shape[1:3])
         return halved
+
+
+class Upsample(nn.Module):
+    """Takes maps back to the height and width they had before a `Downsample`: what a decoder needs.
+
+    Interpolates linearly between the points that `Downsample` kept. An even side has them in the middles between
+    pixels, an odd one at every other pixel, so the two are stretched differently, and what is upsampled lies where it
+    was: on top of the finer maps that a decoder adds.
+
+    >>> Upsample()(torch.randn(1, 3, 8, 4, 3), (7, 6)).shape
+    torch.Size([1, 3, 8, 7, 6])
+    """
+
+    def forward(
+        self, x: Float[Tensor, "batch channels *order rows columns"], size: Sequence[int]
+    ) -> Float[Tensor, "batch channels *order height width"]:
+        """Interpolate the last two axes to `size`."""
+        if [(side + 1) // 2 for side in size] != list(x.shape[-2:]):
+            raise ValueError(
+                f"a map of {x.shape[-2]}x{x.shape[-1]} is not what halving {size[0]}x{size[1]} gives: half of each "
+                "side, rounded up"
+            )
+        planes = x.flatten(1, -3)
+        for sides, stretched_side in (((size[0], x.shape[-1]), size[0]), (tuple(size), size[1])):
+            planes = F.interpolate(planes, sides, mode="bilinear", align_corners=stretched_side % 2 == 1)
+        out: Tensor = planes.unflatten(1, x.shape[1:-2])
+        return out
 
 
 class MaxPool(nn.Module):

@@ -84,8 +84,8 @@ class Norm(nn.GroupNorm):
         """Normalise each entry of the batch."""
         # A trace is made with gradients and checked without them: it holds values alone.
         if x.requires_grad and not torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
-            low, high = x.detach().flatten(1).aminmax(dim=1)
-            constant = high - low <= math.sqrt(self.eps)
+            maps = x.detach().flatten(1)
+            constant = maps.amax(1) - maps.amin(1) <= math.sqrt(self.eps)
             closed = constant.view(-1, *[1] * (x.ndim - 1))
             # A compiler takes no functions with forward-mode derivatives, and makes no copy of its own.
             compiling = torch.compiler.is_compiling()

@@ -12,7 +12,8 @@ Backends:
     reference: the equation, literally; the oracle for the others.
     factored:  plain PyTorch on any device; exact, |H| times fewer exponentials, bounded memory.
     native:    a CPU kernel; the same factorisation in one pass.
-    auto:      native where it serves, otherwise factored.
+    triton:    fused GPU kernels, for CUDA and ROCm (and for CPU tensors under TRITON_INTERPRET=1).
+    auto:      native or triton where they serve, otherwise factored.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from torch import Tensor
 
 from gevit._checks import check_choice, check_rate
 from gevit.attention.dropout import Dropout
+from gevit.attention.reference import coefficients, neighbors_of
 from gevit.attention.torch_op import Call, Projections, compute
 from gevit.encoding import Positions, full_precision
 
-__all__ = ["BACKENDS", "Projections", "attend", "attend_projected"]
+__all__ = ["BACKENDS", "Projections", "attend", "attend_projected", "attention_of_pixel"]
 
-BACKENDS = ("auto", "reference", "factored", "native")
+BACKENDS = ("auto", "reference", "factored", "native", "triton")
 
 _Shape = Sequence[Any]  # numbers or, in a graph, symbols
 
@@ -57,7 +59,7 @@ def attend(
         scale: what scores are multiplied with before the softmax.
         dropout: the probability with which a coefficient is dropped; the others are scaled up. `torch.manual_seed`
             decides which, and every backend drops the same.
-        backend: `"auto"`, `"reference"`, `"factored"` or `"native"`.
+        backend: `"auto"`, `"reference"`, `"factored"`, `"native"` or `"triton"`.
     """
     check_choice("backend", backend, BACKENDS)
     check_rate("dropout", dropout)
@@ -93,14 +95,48 @@ def attend_projected(
     projected = (x.shape[0], projections.weight.shape[1] // heads, heads, *x.shape[2:])
     _check_shapes(projected, projected, projected, positions)
     dtype = torch.promote_types(x.dtype, torch.float32)
-    source = x.to(dtype)
+    signal = x.to(dtype)
     projections = Projections(*[t.to(dtype) for t in projections])
     positions = positions._replace(space=positions.space.to(dtype), element=positions.element.to(dtype))
     with full_precision(x.device):
-        out = compute(
-            Call(source, source, source, projections, positions, heads, scale, Dropout.draw(dropout), backend)
-        )
+        out = compute(Call(signal, None, None, projections, positions, heads, scale, Dropout.draw(dropout), backend))
     return out.to(x.dtype)
+
+
+def attention_of_pixel(
+    query: Float[Tensor, "batch channels heads queries height width"],
+    key: Float[Tensor, "batch channels heads keys height width"],
+    positions: Positions,
+    pixel: tuple[int, int],
+    *,
+    scale: float,
+) -> Float[Tensor, "batch heads outputs asking keys side side"]:
+    """Where one pixel looks: the coefficients of `attend` from it to each neighbour, for every (h, h~, h^).
+
+    For each h and h~ they sum to 1 over the keys; those of neighbours outside the image are 0. With
+    `positions.own_query` there is one query, h~ = h.
+
+    Args:
+        query: as in `attend`.
+        key: as in `attend`.
+        positions: as in `attend`.
+        pixel: its row and column.
+        scale: as in `attend`.
+    """
+    _check_kinds(query, key, key, positions)
+    _check_shapes(query.shape, key.shape, key.shape, positions)
+    _check_indices(positions)
+    row, column = pixel
+    height, width = query.shape[-2:]
+    if not (0 <= row < height and 0 <= column < width):
+        raise ValueError(f"the pixel must be within {height} rows and {width} columns, got {pixel}")
+    side = math.isqrt(positions.offset_index.shape[1])
+    pixels = query.new_ones(1, 1, 1, 1, height, width, dtype=torch.bool)
+    around, inside = (neighbors_of(x, pixel, side) for x in (key, pixels))
+    asking = query[..., row : row + 1, column : column + 1]
+    found = coefficients(asking, around, inside, positions, scale)
+    maps: Tensor = found[:, :, 0, 0].unflatten(-1, (side, side))
+    return maps
 
 
 def _check_kinds(query: Tensor, key: Tensor, value: Tensor, positions: Positions) -> None:
@@ -151,9 +187,9 @@ def _check_shapes(query: _Shape, key: _Shape, value: _Shape, positions: Position
 
 def _check_indices(positions: Positions) -> None:
     """Check that the tables of indices stay within those of vectors."""
-    if torch.compiler.is_compiling():
-        return  # there are no values yet
+    if torch.compiler.is_compiling() or positions.offset_index.device.type != "cpu":
+        return  # there are no values yet; or they are on a device, which checks them without being waited for
     for name, vectors in (("offset_index", positions.space), ("element_index", positions.element)):
-        lowest, highest = (int(extreme) for extreme in getattr(positions, name).aminmax())
+        lowest, highest = torch.stack(getattr(positions, name).aminmax()).tolist()
         if vectors.numel() and not 0 <= lowest <= highest < len(vectors):
             raise ValueError(f"{name} must be from 0 to {len(vectors) - 1}, got {lowest} to {highest}")

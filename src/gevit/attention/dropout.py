@@ -26,7 +26,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
 _32_BITS = 0xFFFFFFFF  # of 64: torch has little unsigned arithmetic
@@ -56,49 +56,48 @@ class Dropout(NamedTuple):
 
     def places(
         self,
-        head: int | Int[Tensor, "*#places 1 1"],
-        pixel: Int[Tensor, "*#places 1 1"],
-        pair: Int[Tensor, "*pairs 1 1"],
-        offset: Int[Tensor, "*#places 1 offsets"],
-        keys: int,
+        head: Int[Tensor, "*#places"],
+        pixel: Int[Tensor, "*#places"],
+        pair: Int[Tensor, "*#places"],
+        half_key: Int[Tensor, "*#places"],
+        offset: Int[Tensor, "*#places"],
     ) -> Places:
-        """The numbers of some coefficients.
+        """The numbers of some coefficients, on whatever axes the parts of their places have.
 
         Args:
             head: image * heads + head, with images counted from the first of the batch.
             pixel: row * width + column.
             pair: h~ * outputs + h.
+            half_key: h^ div 2, all of them along one axis.
             offset: j.
-            keys: number of elements h^.
         """
-        seed = self.seed.to(pixel.device)
+        seed = self.seed.to(pixel.device, non_blocking=True)
         low = scramble((seed & _32_BITS) + 0x9E3779B9)
         high = scramble(seed >> 32 ^ low)
         key = scramble(head + high) ^ low
         a = scramble(pixel + key)
         b = scramble((a ^ pixel) + scramble(key + 0x78DDE6E4))
-        half = torch.arange((keys + 1) // 2, device=pixel.device)[:, None]
-        c = scramble(pair * len(half) + half + 0x3C6EF372)
+        c = scramble(pair * half_key.numel() + half_key + 0x3C6EF372)
         d, e = scramble(2 * offset + 0xDAA66D2B), scramble(2 * offset + 1 + 0xDAA66D2B)
         a, b, c, d, e = (x.to(torch.int32) for x in (a, b, c, d, e))
-        return Places(a, c, d, (b + e) | 1, keys, (self.threshold << 16) - 2**31)
+        return Places(a, c, d, (b + e) | 1, (self.threshold << 16) - 2**31)
 
 
 class Places(NamedTuple):
     """The numbers of some coefficients, 32 bits each: they wrap around, and are signed in comparisons."""
 
-    a: Int[Tensor, "*#places 1 1"]
-    c: Int[Tensor, "*pairs half_keys 1"]
-    d: Int[Tensor, "*#places 1 offsets"]
-    b_and_e: Int[Tensor, "*#places 1 offsets"]
-    keys: int
+    a: Int[Tensor, "*#places"]
+    c: Int[Tensor, "*#places"]
+    d: Int[Tensor, "*#places"]
+    b_and_e: Int[Tensor, "*#places"]
     lowest: int
 
-    def kept(self) -> Bool[Tensor, "*places keys offsets"]:
-        """Which coefficients survive."""
+    def kept(self, key_axis: int, keys: int, dtype: torch.dtype) -> Shaped[Tensor, "*places"]:
+        """1 for the coefficients that survive, 0 for the others; `key_axis`, counted from the end, has all keys."""
         bits = ((self.a + self.c) ^ self.d) * self.b_and_e
-        even, odd = bits >= self.lowest, bits ^ (bits << 16) >= self.lowest
-        return torch.stack([even, odd], -2).flatten(-3, -2)[..., : self.keys, :]
+        # Comparing in place stays in 32 bits, which processors do many times faster than making truth values.
+        pairs = torch.stack([bits, bits ^ (bits << 16)], key_axis).ge_(self.lowest).to(dtype)
+        return pairs.flatten(key_axis - 1, key_axis).narrow(key_axis, 0, keys)
 
 
 def scramble(x: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:

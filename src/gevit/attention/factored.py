@@ -1,68 +1,53 @@
-"""Exact group attention in plain PyTorch with bounded memory.
+"""Exact group attention in plain PyTorch, on any device, with bounded memory.
 
-A score is content[h~, h^, j] + space[h, h~, j] + element[h, h~, h^], so its exponential is a product C S R of three
-small ones, and no tensor of size |H|^3 n^2 is ever needed in full:
+A score is content[h~, h^, j] + space[h, h~, j] + element[h, h~, h^]. The three parts are small; their sum has |H| times
+the numbers of the largest of them. It exists for one query element h~ at a time, and the weights of all h~ are summed
+before they meet the values. Images and heads are computed together, in tiles of pixels that bound the memory; the
+backward pass computes the tiles again. Nothing is decided by looking at numbers, so nothing waits for a device.
 
-    Z[h, h~]    = sum over h^ of  R[h, h~, h^] (S C^T)[h, h~, h^]
-    W[h, h^, j] = sum over h~ of  R[h, h~, h^] S[h, h~, j] C[h~, h^, j] / Z[h, h~]
-    out[h]      = sum over (h^, j) of  W[h, h^, j] v[h^, j]
+Dot products of the vectors at each pixel are batched matrix products. All that is elementwise has pixels along its last
+axis, which is long where the others are short.
 
-Work goes in chunks of pixels of one (image, head); the backward pass recomputes them. With p = C S R / Z and
-g = dout v^T (0 where dropped), the gradient of a score is p (g - sum(p g)), which is summed over h, h^ and j to those
-of the three parts.
+Scores may be of any size. Where large parts oppose each other, their rounded sums would lose the small differences that
+decide a softmax. So each part is split into a multiple of a grain, one for all scores of a pixel, and a rest. Sums of
+multiples are exact; the rests follow once the largest sum is subtracted. Gradients p (g - sum(p g)) of scores are small
+differences, too, where one coefficient has nearly all the weight: what rounding leaves of the mean of g is subtracted
+in a second round.
 
-Maxima are subtracted from each factor. Two kinds of chunks are computed from sums of scores instead: where the maxima
-lie so far apart that Z underflows and has lost terms; and where scores are large, since softmaxes are then often
-saturated, and the gradient of a score is a small difference of which the factors keep the rounding error alone.
-
-Axes: p = pixel of the chunk, v = h, q = h~, m = h^, j = neighbour. With own_query, q is the output itself and v has
-one entry.
+Axes: p = pixel of a tile, v = h, q = h~, m = h^, j = neighbour, w = (j, m), c = channel; g = group of r rows of (p, h)
+with the same neighbours; s = step: one query element for all outputs or, with own_query, all, each for its own output.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from gevit.attention.dropout import Dropout, Places
+from gevit.attention.layout import Layout, Tile
 from gevit.encoding import Positions
 
-# Numbers that the largest temporary of a chunk may hold: small enough to stay in the cache of a core.
-CHUNK_NUMBERS = 2**18
-# Below this, a normaliser made of shifted factors has lost terms that count.
-UNDERFLOW = 1e-20
-# Scores beyond this are not taken apart into factors.
-LARGE = 1024
-
-
-class Window(NamedTuple):
-    """The neighbours of a chunk of pixels; an axis of one is shared by all pixels of the chunk."""
-
-    pixels: slice
-    neighbor: Int[Tensor, "#p j"]  # which pixel of the image
-    offset: Int[Tensor, "#p j"]  # which offset of the neighbourhood
-    inside: Bool[Tensor, "p j"]  # whether it is in the image and in the neighbourhood
+# Numbers that a temporary of a tile may hold: on a CPU a few of these should fit its cache, other devices need many
+# numbers to be busy.
+TILE_NUMBERS = 2**19
+DEVICE_TILE_NUMBERS = 2**24
 
 
 def forward(query: Tensor, key: Tensor, value: Tensor, positions: Positions, scale: float, dropout: Dropout) -> Tensor:
     """Group attention."""
-    batch, channels, heads, _, height, width = query.shape
-    out = query.new_empty(batch, channels, heads, len(positions.offset_index), height * width)
-    planes = [x.flatten(-2) for x in (query, key, value)]
-    for image, head, window in _chunks(query, key, positions):
-        q, k, v = (x[image, :, head] for x in planes)
-        chunk = _Chunk.prepare(q, k, v, positions, window, scale)
-        place = (dropout.first_image + image) * heads + head
-        mixed = chunk.mix(p * keep for p, keep in chunk.coefficients(dropout, place))
-        out[image, :, head, :, window.pixels] = (mixed.flatten(2) @ chunk.v.flatten(1, 2)).permute(2, 1, 0)
-    return out.view(*out.shape[:-1], height, width)
+    layout = Layout.of(query, key, positions)
+    q, k, v = layout.pixelwise(scale * query), layout.padded(key), layout.padded(value)
+    out = q.new_empty(*q.shape[:3], layout.outputs, layout.channels)
+    for tile in layout.tiles(_budget(query.device), query.device):
+        weights = _Scores.prepare(layout, tile, q, k, positions, dropout).weights()
+        mixed = _mix(layout, tile, weights, v)
+        target = out[tile.planes, tile.rows]
+        target.copy_(dropout.scale * mixed.view(target.shape))
+    return layout.restored(out)
 
 
 def backward(
@@ -75,223 +60,234 @@ def backward(
     dropout: Dropout,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key, value, space and element."""
-    grads = [torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (query, key, value)]
+    layout = Layout.of(query, key, positions)
+    q, k, v = layout.pixelwise(scale * query), layout.padded(key), layout.padded(value)
+    upstream = layout.pixelwise(dropout.scale * grad)
+    d_query, d_key, d_value = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
     d_space, d_element = (torch.zeros_like(x) for x in (positions.space, positions.element))
-    planes, grad_planes = [x.flatten(-2) for x in (query, key, value)], [x.flatten(-2) for x in grads]
-    grad = grad.flatten(-2)
-    for image, head, window in _chunks(query, key, positions):
-        q, k, v = (x[image, :, head] for x in planes)
-        chunk = _Chunk.prepare(q, k, v, positions, window, scale)
-        place = (dropout.first_image + image) * query.shape[2] + head
-        upstream = grad[image, :, head, :, window.pixels].permute(2, 1, 0)  # p v c
-        found = chunk.gradients(upstream, chunk.coefficients(dropout, place))
-        d_query, d_key, d_value = (x[image, :, head] for x in grad_planes)
-        d_query[..., window.pixels] += scale * found[0].permute(2, 1, 0)
-        for total, part in ((d_key, found[1]), (d_value, found[2])):
-            # part: p|1 m j c, at the pixels window.neighbor
-            total.index_add_(2, window.neighbor.flatten(), part.permute(3, 1, 0, 2).flatten(2))
-        d_space += found[3]
-        d_element += found[4]
-    return grads[0], grads[1], grads[2], d_space, d_element
+    for tile in layout.tiles(_budget(query.device), query.device):
+        scores = _Scores.prepare(layout, tile, q, k, positions, dropout)
+        d_mixed = upstream[tile.planes, tile.rows].flatten(0, 2)
+        found = scores.gradients(_dots(layout, tile, d_mixed, v))
+        _add_products(layout, tile, d_value, found.weights, d_mixed)
+        _add_products(layout, tile, d_key, found.content, scores.q)
+        d_q = _mix(layout, tile, found.content, k)
+        parts = positions.space.shape[1]
+        reads = [(found.space, scores.space_index, positions.space, d_space, slice(None, parts))]
+        if positions.element.numel():
+            reads.append((found.element, scores.element_index, positions.element, d_element, slice(parts, None)))
+        for d_read, index, vectors, d_vectors, channels in reads:
+            d_dots = _unread(d_read, index, layout.queries, len(vectors))
+            d_q[..., channels] += (vectors.T.expand(layout.queries, -1, -1) @ d_dots).permute(2, 0, 1)
+            d_vectors += (d_dots @ scores.q.transpose(0, 1)[..., channels]).sum(0)
+        target = d_query[tile.planes, tile.rows]
+        target.copy_(scale * d_q.view(target.shape))
+    return layout.restored(d_query), layout.unpadded(d_key), layout.unpadded(d_value), d_space, d_element
 
 
-def _chunks(query: Tensor, key: Tensor, positions: Positions) -> Iterator[tuple[int, int, Window]]:
-    batch, channels, heads, queries, height, width = query.shape
-    outputs, offsets = positions.offset_index.shape
-    area = height * width
-    per_pixel = min(offsets, area) * key.shape[3] * max(channels, outputs, queries)
-    step = max(1, CHUNK_NUMBERS // per_pixel)
-    for first in range(0, area, step):
-        window = _window(slice(first, min(first + step, area)), height, width, offsets, query.device)
-        for image in range(batch):
-            for head in range(heads):
-                yield image, head, window
+def _budget(device: torch.device) -> int:
+    return TILE_NUMBERS if device.type == "cpu" else DEVICE_TILE_NUMBERS
 
 
-def _window(pixels: slice, height: int, width: int, offsets: int, device: torch.device) -> Window:
-    """Neighbours are the offsets of the neighbourhood or, where those are more, all pixels of the image."""
-    side = math.isqrt(offsets)
-    radius = side // 2
-    pixel = torch.arange(pixels.start, pixels.stop, device=device)[:, None]
-    if offsets <= height * width:
-        offset = torch.arange(offsets, device=device)[None]
-        row, column = pixel // width + offset // side - radius, pixel % width + offset % side - radius
-        inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
-        return Window(pixels, (row * width + column).where(inside, 0), offset, inside)
-    neighbor = torch.arange(height * width, device=device)[None]
-    row, column = neighbor // width - pixel // width + radius, neighbor % width - pixel % width + radius
-    inside = (row >= 0) & (row < side) & (column >= 0) & (column < side)
-    return Window(pixels, neighbor, (row * side + column).where(inside, 0), inside)
+class _Parts(NamedTuple):
+    """The parts of scores, or something about them."""
+
+    content: Float[
+        Tensor,
+        (
+            s  # v j m p
+        ),
+    ]
+    space: Float[Tensor, "s v j 1 p"]
+    element: Float[Tensor, "s v 1 m p"]
+
+
+class _Gradients(NamedTuple):
+    """The weights of the neighbours, and the gradients of the parts of their scores."""
+
+    weights: Float[Tensor, "v j m p"]
+    content: Float[Tensor, "q j m p"]
+    space: Float[Tensor, "s v j p"]
+    element: Float[Tensor, "s v m p"]
 
 
 @dataclass(frozen=True)
-class _Chunk:
-    """Some pixels of one image and head: their vectors, and the three parts of their scores."""
+class _Scores:
+    """The scores of a tile."""
 
     q: Float[Tensor, "p q c"]  # scaled
-    k: Float[Tensor, "#p m j c"]
-    v: Float[Tensor, "#p m j c"]
-    content: Float[Tensor, "p q m j"]
-    space: Float[Tensor, "p q v j"]
-    element: Float[Tensor, "p q v m"]
-    positions: Positions
-    window: Window
-    offset_index: Int[Tensor, "#p #q v j"]
-    element_index: Int[Tensor, "1 q v m"]
+    multiples: _Parts
+    rests: _Parts
+    space_index: Int[Tensor, "s v j #p"]
+    element_index: Int[Tensor, "s v m 1"]
+    places: Places | None  # of all coefficients, where some are dropped
 
-    @classmethod
+    @staticmethod
     def prepare(
-        cls,
-        query: Float[Tensor, "c q pixels"],
-        key: Float[Tensor, "c m pixels"],
-        value: Float[Tensor, "c m pixels"],
+        layout: Layout,
+        tile: Tile,
+        query: Float[Tensor, "planes y x q c"],
+        key: Float[Tensor, "planes rows columns m c"],
         positions: Positions,
-        window: Window,
-        scale: float,
-    ) -> _Chunk:
-        q = scale * query[..., window.pixels].permute(2, 1, 0)
-        k = key[..., window.neighbor].permute(2, 1, 3, 0)
-        v = value[..., window.neighbor].permute(2, 1, 3, 0)
-        content = (q @ k.flatten(1, 2).transpose(1, 2)).unflatten(-1, k.shape[1:3])
-        content = content.masked_fill(~window.inside[:, None, None], -torch.inf)
+        dropout: Dropout,
+    ) -> _Scores:
+        q = query[tile.planes, tile.rows].flatten(0, 2)
+        content = _dots(layout, tile, q, key)
 
-        # Dot products with the distinct vectors, read in the order of each output element.
-        offset_index = positions.offset_index[:, window.offset].transpose(0, 1)  # p|1 v j
-        element_index = positions.element_index  # v q m
-        if positions.own_query:
-            offset_index = offset_index[:, :, None]
-        else:
-            offset_index, element_index = offset_index[:, None], element_index.transpose(0, 1)
-        parts = positions.space.shape[1]
-        space = _read(q[..., :parts] @ positions.space.T, offset_index)
+        # Dot products with the distinct vectors, to be read in the order of each output element.
+        by_query, split = q.permute(1, 2, 0), positions.space.shape[1]
+        space = torch.bmm(positions.space.expand(layout.queries, -1, -1), by_query[:, :split])
         if positions.element.numel():
-            element = _read(q[..., parts:] @ positions.element.T, element_index[None])
+            element = torch.bmm(positions.element.expand(layout.queries, -1, -1), by_query[:, split:])
         else:
-            element = space.new_zeros(*space.shape[:-1], k.shape[1])
-        return cls(q, k, v, content, space, element, positions, window, offset_index, element_index[None])
+            element = space.new_zeros(layout.queries, 1, q.shape[0])
+        queries = torch.arange(layout.queries, device=q.device)
+        queries = queries.view((1, -1, 1, 1) if positions.own_query else (-1, 1, 1, 1))
+        space_index = queries * space.shape[1] + positions.offset_index[:, tile.places.offset]
+        elements = positions.element_index.transpose(0, 1)[..., None]
+        element_index = queries * element.shape[1] + (elements if positions.element.numel() else 0 * elements)
 
-    @cached_property
-    def factors(self) -> tuple[Float[Tensor, "p q m j"], Float[Tensor, "p q v j"], Float[Tensor, "p q v m"]] | None:
-        """C, S and R / Z; None where they cannot be trusted."""
-        exp_content = (self.content - self.content.amax((-2, -1), keepdim=True)).exp()
-        exp_space = (self.space - self.space.amax(-1, keepdim=True)).exp()
-        exp_element = (self.element - self.element.amax(-1, keepdim=True)).exp()
-        normalizer = (exp_element * (exp_space @ exp_content.transpose(-1, -2))).sum(-1, keepdim=True)
-        inside = self.content.masked_fill(~self.window.inside[:, None, None], 0)
-        largest = torch.stack(
-            [torch.linalg.vector_norm(x, torch.inf) for x in (inside, self.space, self.element)]
-        ).max()
-        if (largest > LARGE) | (normalizer < UNDERFLOW).any():
-            return None
-        return exp_content, exp_space, exp_element / normalizer
-
-    def coefficients(self, dropout: Dropout, head: int) -> Iterator[tuple[Tensor, Tensor | float]]:
-        """For each query element h~, the softmax `[p, v, m, j]` and what dropout multiplies it with."""
-        places = self._places(dropout, head) if dropout.rate else []
-        keep: Tensor | float = 1.0
-        for h in range(self.q.shape[1]):
-            if self.factors is None:
-                distance = _below_largest(
-                    self.content[:, h, None], self.space[:, h, :, None], self.element[:, h, ..., None]
-                )
-                p = distance.flatten(-2).softmax(-1).view_as(distance)
-            else:
-                content, space, share = self.factors
-                p = share[:, h, :, :, None] * space[:, h, :, None] * content[:, h, None]
-            if places:
-                keep = dropout.scale * places[h].kept().to(p)
-            yield p, keep
-
-    def _places(self, dropout: Dropout, head: int) -> list[Places]:
-        """Where dropout finds the coefficients `[p, v, m, j]` of each query element."""
-        outputs, queries, device = len(self.positions.offset_index), self.q.shape[1], self.q.device
-        pixel = torch.arange(self.window.pixels.start, self.window.pixels.stop, device=device)[:, None, None, None]
-        h, query = torch.arange(outputs, device=device), torch.arange(queries, device=device)
-        pair = h[:, None] if self.positions.own_query else query[:, None] * outputs + h  # q v
-        offset = self.window.offset[:, None, None]
-        places = dropout.places(head, pixel, pair[..., None, None], offset, self.k.shape[1])
-        return [places._replace(c=places.c[query]) for query in range(queries)]
-
-    def mix(self, weights: Iterator[Float[Tensor, "p v m j"]]) -> Float[Tensor, "p v m j"]:
-        """The weights of each output, summed over its queries."""
-        if self.positions.own_query:
-            return torch.cat(list(weights), 1)
-        mixed = next(weights)
-        for weight in weights:
-            mixed += weight
-        return mixed
-
-    def gradients(
-        self, upstream: Float[Tensor, "p v c"], coefficients: Iterator[tuple[Tensor, Tensor | float]]
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Gradients of the (scaled) queries, of keys and values at their neighbours, of space and element."""
-        d_weight = (upstream @ self.v.flatten(1, 2).transpose(1, 2)).unflatten(-1, self.v.shape[1:3])
-        d_content, d_space, d_element = (torch.empty_like(x) for x in (self.content, self.space, self.element))
-        weights: list[Tensor] = []
-        for h, (p, keep) in enumerate(coefficients):
-            weight = p * keep
-            g = keep * (d_weight[:, h : h + 1] if self.positions.own_query else d_weight)
-            if self.factors is None:
-                # A softmax does not feel what is added to all scores, so gradients may be counted from that of the
-                # heaviest coefficient: where it has all the weight, nothing is left to cancel.
-                heaviest = p.flatten(-2).argmax(-1, keepdim=True)
-                g = g - g.flatten(-2).gather(-1, heaviest)[..., None]
-            d_score = p * (g - (p * g).sum((-2, -1), keepdim=True))
-            d_content[:, h], d_space[:, h], d_element[:, h] = (
-                d_score.sum(1),
-                d_score.sum(2),
-                d_score.sum(3),
+        parts = [x.detach().flatten(0, -2) for x in (content, space, element)]
+        largest = torch.stack([size for x in parts for size in (x.amax(0), -x.amin(0))]).amax(0).clamp_min(1)
+        grain = 2 * torch.finfo(q.dtype).eps * largest.log2().ceil().exp2()
+        multiples, rests = (
+            _Parts(
+                content.unsqueeze(0 if positions.own_query else 1),
+                _read(space, space_index).unsqueeze(3),
+                _read(element, element_index).unsqueeze(2),
             )
-            if self.positions.own_query or not weights:
-                weights.append(weight)
+            for content, space, element in zip(*(_split(x, grain) for x in (content, space, element)), strict=True)
+        )
+        multiples.content.add_(tile.places.outside[:, None])
+        places = None
+        if dropout.rate:
+            outputs = torch.arange(layout.outputs, device=q.device)[:, None, None, None]
+            places = dropout.places(
+                dropout.first_image * layout.heads + tile.planes.start + tile.places.plane,
+                tile.places.pixel,
+                outputs[None] if positions.own_query else queries[..., None] * layout.outputs + outputs,
+                torch.arange((layout.keys + 1) // 2, device=q.device)[:, None],
+                tile.places.offset[:, None],
+            )
+        return _Scores(q, multiples, rests, space_index, element_index, places)
+
+    @property
+    def steps(self) -> int:
+        """How many there are."""
+        return len(self.multiples.space)
+
+    def softmax(self, step: int) -> Float[Tensor, "v j m p"]:
+        """The coefficients of a step, before dropout."""
+        content, space, element = (part[step] for part in self.multiples)
+        score = content + space
+        largest = (score.amax(1, keepdim=True) + element).amax(2, keepdim=True)
+        score += element - largest
+        for part in self.rests:
+            score += part[step]
+        return score.flatten(1, 2).softmax(1).view(score.shape)
+
+    def kept(self, step: int) -> Float[Tensor, "v j m p"] | None:
+        """1 for the coefficients of a step that dropout keeps, 0 for the others; None where it keeps all."""
+        if self.places is None:
+            return None
+        keys = self.multiples.content.shape[3]
+        return self.places._replace(c=self.places.c[step]).kept(-2, keys, self.q.dtype)
+
+    def weights(self) -> Float[Tensor, "v j m p"]:
+        """What every output takes of each neighbour, through all its queries."""
+        total: Tensor | None = None
+        for step in range(self.steps):
+            weight, kept = self.softmax(step), self.kept(step)
+            if kept is not None:
+                weight *= kept
+            total = weight if total is None else total + weight
+        assert total is not None
+        return total
+
+    def gradients(self, d_weights: Float[Tensor, "v j m p"]) -> _Gradients:
+        """The weights again, and gradients of what they are made of."""
+        weights = torch.zeros_like(d_weights)
+        content, space, element = [], [], []
+        for step in range(self.steps):
+            p, kept = self.softmax(step), self.kept(step)
+            if kept is None:
+                weights += p
+                g = d_weights.clone()
             else:
-                weights[0] += weight
-        mixed = torch.cat(weights, 1)  # p v m j
-
-        d_key = _outer(d_content, self.q, self.k)
-        d_value = _outer(mixed, upstream, self.v)
-        d_query = d_content.flatten(2) @ self.k.flatten(1, 2)
-        parts = self.positions.space.shape[1]
-        read = [(d_space, self.offset_index, self.positions.space, slice(None, parts))]
-        if self.positions.element.numel():
-            read.append((d_element, self.element_index, self.positions.element, slice(parts, None)))
-        d_vectors = [torch.zeros_like(self.positions.space), torch.zeros_like(self.positions.element)]
-        for total, (d_read, index, vectors, channels) in zip(d_vectors, read, strict=False):
-            d_dot = _unread(d_read, index, len(vectors))
-            d_query[..., channels] += d_dot @ vectors
-            total += d_dot.flatten(0, 1).T @ self.q[..., channels].flatten(0, 1)
-        return d_query, d_key, d_value, d_vectors[0], d_vectors[1]
+                weights.addcmul_(p, kept)
+                g = kept.mul_(d_weights)
+            g -= (p * g).sum((1, 2), keepdim=True)
+            g *= p
+            g.addcmul_(p, g.sum((1, 2), keepdim=True), value=-1)
+            content.append(g.sum(0, keepdim=True) if self.multiples.content.shape[1] == 1 else g)
+            space.append(g.sum(2))
+            element.append(g.sum(1))
+        return _Gradients(weights, torch.cat(content), torch.stack(space), torch.stack(element))
 
 
-def _outer(
-    weight: Float[Tensor, "p a m j"], vectors: Float[Tensor, "p a c"], like: Float[Tensor, "#p m j c"]
-) -> Float[Tensor, "#p m j c"]:
-    """Sum over a (and over pixels where neighbours are shared) of weight times vector."""
-    if len(like) == 1:
-        return torch.einsum("pamj,pac->mjc", weight, vectors)[None]
-    return torch.einsum("pamj,pac->pmjc", weight, vectors)
+def _split(x: Float[Tensor, "*n p"], grain: Float[Tensor, " p"]) -> tuple[Tensor, Tensor]:
+    """The nearest multiple of a power of two, and the rest, both exact."""
+    multiple = (x.detach() / grain).round_().mul_(grain)  # whose slope is 0
+    return multiple, x - multiple
 
 
-def _below_largest(a: Tensor, b: Tensor, c: Tensor) -> Float[Tensor, "p v m j"]:
-    """a + b + c less the largest over the last two axes, with the digits that large sums would lose to rounding."""
-
-    def rounded_off(x: Tensor, y: Tensor, total: Tensor) -> Tensor:  # exactly (Knuth's two-sum)
-        from_y = total - x
-        return (x - (total - from_y)) + (y - from_y)
-
-    ab = a + b
-    abc = ab + c
-    lost = (rounded_off(a, b, ab) + rounded_off(ab, c, abc)).masked_fill(abc == -torch.inf, 0)
-    return abc - abc.amax((-2, -1), keepdim=True) + lost
-
-
-def _read(values: Float[Tensor, "p q n"], index: Int[Tensor, "#p #q v k"]) -> Float[Tensor, "p q v k"]:
-    """Look up `values` along their last axis, for every pixel and query."""
-    flat = index.flatten(2).expand(*values.shape[:2], -1)
-    return values.gather(2, flat).view(*values.shape[:2], *index.shape[2:])
+def _dots(
+    layout: Layout, tile: Tile, x: Float[Tensor, "p e c"], others: Float[Tensor, "planes rows columns m c"]
+) -> Float[Tensor, "e j m p"]:
+    """Dot products of the vectors of each pixel with those of its neighbours."""
+    bands = []
+    for band in range(layout.bands):
+        neighbors = layout.neighbors(others, tile, band)
+        dots = x.view(neighbors.shape[0], -1, layout.channels) @ neighbors.mT
+        bands.append(dots.view(x.shape[0], -1).t().contiguous().view(x.shape[1], -1, layout.keys, x.shape[0]))
+    return torch.cat(bands, 1)
 
 
-def _unread(grad: Float[Tensor, "p q v k"], index: Int[Tensor, "#p #q v k"], size: int) -> Float[Tensor, "p q n"]:
+def _mix(
+    layout: Layout, tile: Tile, weights: Float[Tensor, "e j m p"], vectors: Float[Tensor, "planes rows columns m c"]
+) -> Float[Tensor, "p e c"]:
+    """The sum over neighbours of weight times vector."""
+    mixed: Tensor | None = None
+    for band, weight in enumerate(weights.chunk(layout.bands, 1)):
+        neighbors = layout.neighbors(vectors, tile, band)
+        rows = _by_pixel(weight, neighbors.shape[0])
+        mixed = rows @ neighbors if mixed is None else torch.baddbmm(mixed, rows, neighbors)
+    assert mixed is not None
+    return mixed.view(-1, weights.shape[0], layout.channels)
+
+
+def _add_products(
+    layout: Layout,
+    tile: Tile,
+    total: Float[Tensor, "planes rows columns m c"],
+    weights: Float[Tensor, "e j m p"],
+    x: Float[Tensor, "p e c"],
+) -> None:
+    """Add to the vectors of all neighbours their weight times those of each pixel."""
+    for band, weight in enumerate(weights.chunk(layout.bands, 1)):
+        groups = x.shape[0] if not layout.sees_all else tile.planes.stop - tile.planes.start
+        products = _by_pixel(weight, groups).mT @ x.view(groups, -1, layout.channels)
+        layout.add_to_neighbors(total, tile, band, products)
+
+
+def _by_pixel(x: Float[Tensor, "e j m p"], groups: int) -> Float[Tensor, "g r w"]:
+    """Put pixels first, in groups that have neighbours in common."""
+    return x.flatten(0, 2).t().contiguous().view(groups, -1, x.shape[1] * x.shape[2])
+
+
+def _read(dots: Float[Tensor, "q u p"], index: Int[Tensor, "s v k #p"]) -> Float[Tensor, "s v k p"]:
+    """Look up dot products by query * vectors + vector."""
+    rows = dots.flatten(0, 1)
+    if index.shape[-1] == 1:
+        return rows.index_select(0, index.flatten()).view(*index.shape[:-1], -1)
+    return rows.gather(0, index.flatten(0, 2)).view(index.shape)
+
+
+def _unread(grad: Float[Tensor, "s v k p"], index: Int[Tensor, "s v k #p"], queries: int, vectors: int) -> Tensor:
     """The gradient of `_read`."""
-    flat = index.flatten(2).expand(*grad.shape[:2], -1)
-    return grad.new_zeros(*grad.shape[:2], size).scatter_add_(2, flat, grad.flatten(2))
+    total = grad.new_zeros(queries * vectors, grad.shape[-1])
+    if index.shape[-1] == 1:
+        total.index_add_(0, index.flatten(), grad.flatten(0, 2))
+    else:
+        total.scatter_add_(0, index.flatten(0, 2), grad.flatten(0, 2))
+    return total.view(queries, vectors, -1)

@@ -30,7 +30,8 @@ class _Shape(ctypes.Structure):
 
     _sizes = (
         "batch channels heads outputs queries keys height width neighborhood "
-        "space_rows space_channels element_rows element_channels own threads first_image"
+        "space_rows space_channels element_rows element_channels "
+        "query_stride key_stride value_stride own threads first_image"
     )
     _fields_ = [
         *[(name, ctypes.c_int64) for name in _sizes.split()],
@@ -67,7 +68,7 @@ def _library(dtype: torch.dtype) -> ctypes.CDLL | str:
 
 def _find_library(dtype: torch.dtype) -> ctypes.CDLL | str:
     for target in _TARGETS.get(torch.backends.cpu.get_cpu_capability(), ["baseline"]):
-        for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+        for suffix in (".abi3.so", *importlib.machinery.EXTENSION_SUFFIXES):
             path = _FOLDER / f"_kernel_{target}{_PRECISIONS[dtype]}{suffix}"
             if path.exists():
                 try:
@@ -88,7 +89,7 @@ def forward(query: Tensor, key: Tensor, value: Tensor, positions: Positions, sca
     batch, channels, heads, _, height, width = query.shape
     out = query.new_empty(batch, channels, heads, len(positions.offset_index), height, width)
     inputs = _inputs(query, key, value, positions)
-    _call("gevit_attend_forward", [*inputs, out], _shape(query, key, positions, scale, dropout))
+    _call("gevit_attend_forward", [*inputs, out], _shape(inputs, positions, scale, dropout))
     return out
 
 
@@ -103,19 +104,20 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key, value, space and element."""
     inputs = _inputs(query, key, value, positions)
-    grads = [torch.empty_like(x) for x in inputs[:5]]
-    shape = _shape(query, key, positions, scale, dropout)
+    grads = [x.new_empty(x.shape) for x in inputs[:5]]
+    shape = _shape(inputs, positions, scale, dropout)
     _call("gevit_attend_backward", [*inputs, grad.contiguous(), *grads], shape)
     return grads[0], grads[1], grads[2], grads[3], grads[4]
 
 
 def _inputs(query: Tensor, key: Tensor, value: Tensor, positions: Positions) -> list[Tensor]:
-    floats = [query, key, value, positions.space, positions.element]
-    indices = [positions.offset_index.int(), positions.element_index.int()]
-    return [x.contiguous() for x in (*floats, *indices)]
+    signals = [x if x[:1].is_contiguous() else x.contiguous() for x in (query, key, value)]
+    tables = (positions.space, positions.element, positions.offset_index.int(), positions.element_index.int())
+    return [*signals, *[x.contiguous() for x in tables]]
 
 
-def _shape(query: Tensor, key: Tensor, positions: Positions, scale: float, dropout: Dropout) -> _Shape:
+def _shape(inputs: list[Tensor], positions: Positions, scale: float, dropout: Dropout) -> _Shape:
+    query, key, value = inputs[:3]
     batch, channels, heads, queries, height, width = query.shape
     outputs, offsets = positions.offset_index.shape
     return _Shape(
@@ -132,6 +134,9 @@ def _shape(query: Tensor, key: Tensor, positions: Positions, scale: float, dropo
         space_channels=positions.space.shape[1],
         element_rows=positions.element.shape[0],
         element_channels=positions.element.shape[1],
+        query_stride=query.stride(0),
+        key_stride=key.stride(0),
+        value_stride=value.stride(0),
         own=positions.own_query,
         threads=torch.get_num_threads(),
         first_image=dropout.first_image,

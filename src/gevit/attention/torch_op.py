@@ -2,22 +2,26 @@
 
 Queries, keys and values are many times larger than the signal they are made of (9 heads of half its width each). So
 they are made for a few images at a time, and made again in the backward pass instead of being kept: a layer works in
-the memory of its input. As an operator it is opaque to `torch.compile` and `torch.export`, which see its shapes alone.
+the memory of its input. As an operator it is opaque to `torch.compile` and `torch.export`, which see its shapes alone;
+but `factored` is shown to them as the plain PyTorch that it is, to be fused, and to run where there is no gevit.
 
 First derivatives come from the backends. Higher ones are those of the equation, in plain PyTorch, with its memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import warnings
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from gevit.attention import factored, native
+from gevit.attention import factored, native, triton_backend
 from gevit.attention.dropout import Dropout
 from gevit.attention.reference import attend_reference
 from gevit.encoding import Positions
@@ -38,13 +42,13 @@ class Projections(NamedTuple):
 class Call(NamedTuple):
     """One call of attention.
 
-    With projections, query, key and value are signals `[batch, channels, elements, height, width]`; without them
-    `[batch, channels, heads, elements, height, width]`, and so is the result.
+    With projections, `query` is the signal `[batch, channels, elements, height, width]` that queries, keys and values
+    are made of; without them all three are `[batch, channels, heads, elements, height, width]`, and so is the result.
     """
 
     query: Tensor
-    key: Tensor
-    value: Tensor
+    key: Tensor | None
+    value: Tensor | None
     projections: Projections | None
     positions: Positions
     heads: int
@@ -54,8 +58,8 @@ class Call(NamedTuple):
 
     def chunks(self) -> list[slice]:
         """Slices of the batch, of two images or more: an odd number of heads then shares out evenly to two threads."""
-        batch = len(self.query)
-        if self.projections is None:
+        batch = self.query.shape[0]
+        if self.projections is None or torch.compiler.is_compiling():
             return [slice(0, batch)]
         numbers = 3 * self.projections.weight.shape[1] * self.query.shape[2:].numel()
         step = max(2, CHUNK_NUMBERS // numbers)
@@ -63,13 +67,13 @@ class Call(NamedTuple):
 
     def attention_of(self, images: slice) -> tuple[Tensor, Tensor, Tensor, Positions, float, Dropout]:
         """What a backend is asked for: queries, keys and values of some images, and the rest."""
-        query, key, value = (x[images] for x in (self.query, self.key, self.value))
-        if self.projections is not None:
-            maps = zip(self.projections.weight, self.projections.bias, (query, key, value), strict=True)
-            query, key, value = (
-                _affine(weight, bias, x.flatten(2)).unflatten(1, (-1, self.heads)).unflatten(3, x.shape[2:])
-                for weight, bias, x in maps
-            )
+        if self.projections is None:
+            query, key, value = (x[images] for x in _present((self.query, self.key, self.value)))
+        else:
+            signal = self.query[images]
+            weight = torch.cat([self.projections.weight, self.projections.bias[:, :, None]], 2).flatten(0, 1)
+            projected = weight.expand(signal.shape[0], -1, -1) @ _with_ones(signal)
+            query, key, value = projected.view(signal.shape[0], 3, -1, self.heads, *signal.shape[2:]).unbind(1)
         return query, key, value, self.positions, self.scale, self.dropout._replace(first_image=images.start)
 
     def merge(self, mixed: Float[Tensor, "batch channels heads outputs height width"]) -> Tensor:
@@ -105,6 +109,8 @@ def compute(call: Call) -> Tensor:
     """The result of a call, which can be differentiated any number of times."""
     if call.backend == "reference":
         return _equation(call)
+    if torch.compiler.is_compiling() and call.backend == "factored":
+        return _whole(call, factored.forward if torch.compiler.is_exporting() else _plain)
     arguments = call.arguments()
     inputs = _present(arguments[:DIFFERENTIABLE])
     tracing = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
@@ -117,12 +123,17 @@ def compute(call: Call) -> Tensor:
     return out
 
 
+def _whole(call: Call, attention: Callable[..., Tensor]) -> Tensor:
+    """All images at once."""
+    return call.merge(attention(*call.attention_of(slice(0, call.query.shape[0]))))
+
+
 def _equation(call: Call) -> Tensor:
-    return call.merge(attend_reference(*call.attention_of(slice(0, call.query.shape[0]))))
+    return _whole(call, attend_reference)
 
 
 _ARGUMENTS = (
-    "Tensor query, Tensor key, Tensor value, Tensor? weight, Tensor? bias, Tensor? out_weight, Tensor? out_bias, "
+    "Tensor query, Tensor? key, Tensor? value, Tensor? weight, Tensor? bias, Tensor? out_weight, Tensor? out_bias, "
     "Tensor space, Tensor element, Tensor offset_index, Tensor element_index, Tensor seed, "
     "bool own_query, int heads, float scale, float dropout, str backend"
 )
@@ -133,7 +144,6 @@ _GRADIENTS = ", ".join(["Tensor"] * DIFFERENTIABLE)
 torch.library.define("gevit::attend_backward", f"(Tensor grad, Tensor kept, {_ARGUMENTS}) -> ({_GRADIENTS})")
 
 
-@torch.library.impl("gevit::attend", "default")
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     call, keep = read_call(*arguments[:-1]), arguments[-1]
     backend = _backend(call)
@@ -160,17 +170,15 @@ def _forward_shape(*arguments: Any) -> tuple[Tensor, Tensor]:
     return out, x.new_empty(mixed if keep else 0)
 
 
-@torch.library.impl("gevit::attend_backward", "default")
 def _backward(grad: Tensor, kept: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     call, maps = read_call(*arguments), read_call(*arguments).projections
     backend = _backend(call)
     if maps is None:
         *d_sources, d_space, d_element = backend.backward(grad, *call.attention_of(slice(0, len(grad))))
         return (*d_sources, *[grad.new_empty(0) for _ in Projections._fields], d_space, d_element)
-    sources = (call.query, call.key, call.value)
-    inputs = (*sources, *maps, call.positions.space, call.positions.element)
+    inputs = (call.query, *maps, call.positions.space, call.positions.element)
     grads = [torch.zeros_like(x, memory_format=torch.contiguous_format) for x in inputs]
-    *d_sources, d_weight, d_bias, d_out_weight, d_out_bias, d_space, d_element = grads
+    d_signal, d_weight, d_bias, d_out_weight, d_out_bias, d_space, d_element = grads
     for images in call.chunks():
         attention = call.attention_of(images)
         mixed = kept[images] if len(kept) else backend.forward(*attention)
@@ -178,14 +186,17 @@ def _backward(grad: Tensor, kept: Tensor, *arguments: Any) -> tuple[Tensor, ...]
         d_out_weight += _sum_of_products(upstream, _columns(mixed))
         d_mixed = maps.out_weight.T.expand(len(upstream), -1, -1) @ upstream
         *d_projected, d_space_part, d_element_part = backend.backward(d_mixed.view_as(mixed), *attention)
-        for which, (d, x, d_source) in enumerate(zip(map(_columns, d_projected), sources, d_sources, strict=True)):
-            d_source[images] = (maps.weight[which].T.expand(len(d), -1, -1) @ d).view_as(d_source[images])
-            d_weight[which] += _sum_of_products(d, x[images].flatten(2))
-            d_bias[which] += d.sum((0, 2))
+        columns, d_columns = _with_ones(call.query[images]), d_signal[images].flatten(2)
+        for which, d in enumerate(map(_columns, d_projected)):
+            d_columns.baddbmm_(maps.weight[which].T.expand(len(d), -1, -1), d, beta=min(which, 1))
+            d_map = _sum_of_products(d, columns)
+            d_weight[which] += d_map[:, :-1]
+            d_bias[which] += d_map[:, -1]
         d_space += d_space_part
         d_element += d_element_part
     d_out_bias += grad.sum((0, 2, 3, 4))
-    return tuple(grads)
+    nothing = grad.new_empty(0)
+    return d_signal, nothing, nothing, *grads[1:]
 
 
 def _backward_shape(grad: Tensor, kept: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
@@ -225,6 +236,35 @@ class _Attend(_Differentiable):
         return (*[None if x is None else g for x, g in zip(tensors, grads, strict=False)], *[None] * 9)
 
 
+def _plain(query: Tensor, key: Tensor, value: Tensor, positions: Positions, scale: float, dropout: Dropout) -> Tensor:
+    """`factored`, in a form that compilers see through."""
+    options = (positions.own_query, scale, dropout.rate)
+    out: Tensor = _Plain.apply(query, key, value, *positions[:4], dropout.seed, *options)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Plain(torch.autograd.Function):
+    """`factored` with its gradient: a compiler would keep what that computes again."""
+
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        ctx.save_for_backward(*arguments[:8])
+        ctx.options = arguments[8:]
+        return factored.forward(*_Plain.attention_of(*arguments))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        grads = factored.backward(grad, *_Plain.attention_of(*ctx.saved_tensors, *ctx.options))
+        return (*grads, *[None] * 6)
+
+    @staticmethod
+    def attention_of(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Positions, float, Dropout]:
+        """What a backend is asked for."""
+        query, key, value, space, element, offset_index, element_index, seed, own_query, scale, rate = arguments
+        positions = Positions(space, element, offset_index, element_index, own_query)
+        return query, key, value, positions, scale, Dropout(rate, seed)
+
+
 class _AttendBackward(_Differentiable):
     """The gradient with its own gradient, which is that of the equation."""
 
@@ -256,6 +296,8 @@ class _AttendBackward(_Differentiable):
         return (d_grad, None, *_in_place_of(differentiable, grads), *[None] * 8)
 
 
+torch.library.impl("gevit::attend", "default", _forward)
+torch.library.impl("gevit::attend_backward", "default", _backward)
 torch.library.register_fake("gevit::attend", _forward_shape)
 torch.library.register_fake("gevit::attend_backward", _backward_shape)
 torch.library.register_autograd("gevit::attend", _Attend.backward, setup_context=_Attend.setup_context)
@@ -274,6 +316,15 @@ def _in_place_of(tensors: Sequence[Tensor | None], others: Sequence[Tensor]) -> 
 def _backend(call: Call) -> ModuleType:
     """The backend that serves these tensors: the asked one or, for `"auto"`, the fastest."""
     dtype, device = call.query.dtype, call.query.device
+    if call.backend == "factored":
+        return factored
+    if call.backend == "triton" or (call.backend == "auto" and device.type == "cuda"):
+        problem = triton_backend.reason(call.query)
+        if call.backend == "triton" and problem:
+            raise ValueError(f"the triton backend cannot be used: {problem}; or use backend='auto'")
+        if problem:
+            _warn_once(f"gevit runs without its GPU kernels, many times slower: {problem}")
+        return factored if problem else triton_backend
     serves = native.serves(call.query)
     if call.backend == "native" and not serves:
         raise ValueError(
@@ -281,13 +332,23 @@ def _backend(call: Call) -> ModuleType:
         )
     if call.backend == "native" and not native.is_available(dtype):
         raise ValueError(f"the native backend cannot be used: {native.reason(dtype)}; or use backend='auto'")
-    if call.backend == "factored" or not serves or not native.is_available(dtype):
-        return factored
-    return native
+    return native if serves and native.is_available(dtype) else factored
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    warnings.warn(message, stacklevel=2)
 
 
 def _columns(x: Float[Tensor, "batch channels heads elements height width"]) -> Float[Tensor, "batch rows columns"]:
     return x.flatten(1, 2).flatten(2)
+
+
+def _with_ones(
+    signal: Float[Tensor, "batch channels elements height width"],
+) -> Float[Tensor, "batch channels+1 pixels"]:
+    """The signal, and a channel of ones: the bias of a linear map is what it multiplies this channel with."""
+    return F.pad(signal.flatten(2), (0, 0, 0, 1), value=1.0)
 
 
 def _affine(

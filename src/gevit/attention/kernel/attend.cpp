@@ -7,13 +7,13 @@ namespace gevit {
 namespace {
 
 // Runs body(worker, i) for i in [0, count) on all threads, each with a worker of its own.
-template <class Body>
-int in_parallel(const Problem& problem, const Inputs& inputs, bool backward, int64_t count, Body&& body) {
+template <int Order, class Body>
+int with_workers(const Problem& problem, const Inputs& inputs, bool backward, int64_t count, Body&& body) {
     std::atomic<bool> failed{false};
 #pragma omp parallel num_threads(int(std::min<int64_t>(problem.threads, count)))
     {
         const FlushDenormals flush;
-        Worker worker(problem, inputs, backward);
+        Worker<Order> worker(problem, inputs, backward);
         if (!worker.usable()) failed = true;
 #pragma omp barrier
 #pragma omp for schedule(dynamic, 1)
@@ -21,6 +21,16 @@ int in_parallel(const Problem& problem, const Inputs& inputs, bool backward, int
             if (!failed) body(worker, i);
     }
     return failed ? GEVIT_OUT_OF_MEMORY : GEVIT_OK;
+}
+
+template <class Body>
+int in_parallel(const Problem& problem, const Inputs& inputs, bool backward, int64_t count, Body&& body) {
+    switch (problem.common_order()) {
+        case 1: return with_workers<1>(problem, inputs, backward, count, body);
+        case 4: return with_workers<4>(problem, inputs, backward, count, body);
+        case 8: return with_workers<8>(problem, inputs, backward, count, body);
+        default: return with_workers<0>(problem, inputs, backward, count, body);
+    }
 }
 
 // Each group of tasks sums its gradients of the tables in a fixed order, and the groups are summed in a fixed order, so
@@ -61,9 +71,9 @@ extern "C" int gevit_attend_forward(const Real* query, const Real* key, const Re
     return without_exceptions(shape, [&](const Problem& problem) {
         const Inputs inputs{query, key, value, space, element, offset_index, element_index};
         if (problem.tasks == 0) return int(GEVIT_OK);
-        return in_parallel(problem, inputs, false, problem.tasks, [&](Worker& worker, int64_t task) {
-            if (shape->dropout > 0) worker.forward<true>(task, out);
-            else worker.forward<false>(task, out);
+        return in_parallel(problem, inputs, false, problem.tasks, [&](auto& worker, int64_t task) {
+            if (shape->dropout > 0) worker.template forward<true>(task, out);
+            else worker.template forward<false>(task, out);
         });
     });
 }
@@ -80,13 +90,13 @@ extern "C" int gevit_attend_backward(const Real* query, const Real* key, const R
         const int64_t groups = groups_of(problem.tasks, stride);
         std::vector<Real> partial(groups * stride);
         const int code = groups == 0 ? int(GEVIT_OK) : in_parallel(problem, inputs, true, groups,
-                                                                   [&](Worker& worker, int64_t group) {
+                                                                   [&](auto& worker, int64_t group) {
             std::fill_n(worker.space_table_gradient, spaces, Vec{});
             std::fill_n(worker.element_table_gradient, elements, Vec{});
             const int64_t end = problem.tasks * (group + 1) / groups;
             for (int64_t task = problem.tasks * group / groups; task < end; ++task)
-                if (shape->dropout > 0) worker.backward<true>(task, gradients);
-                else worker.backward<false>(task, gradients);
+                if (shape->dropout > 0) worker.template backward<true>(task, gradients);
+                else worker.template backward<false>(task, gradients);
             Real* to = partial.data() + group * stride;
             for (size_t i = 0; i < spaces; ++i) to[i] = sum(worker.space_table_gradient[i]);
             for (size_t i = 0; i < elements; ++i) to[spaces + i] = sum(worker.element_table_gradient[i]);

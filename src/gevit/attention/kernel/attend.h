@@ -1,4 +1,5 @@
-// C interface of the native kernel of factored group attention. All tensors are contiguous: Real, the indices int32.
+// C interface of the native kernel of factored group attention. Tensors are contiguous, Real, the indices int32; the
+// images of query, key and value may lie apart.
 #pragma once
 #include <stdint.h>
 
@@ -16,6 +17,7 @@ extern "C" {
 typedef struct {
     int64_t batch, channels, heads, outputs, queries, keys, height, width, neighborhood;
     int64_t space_rows, space_channels, element_rows, element_channels;
+    int64_t query_stride, key_stride, value_stride;  // from one image to the next
     int64_t own;          // 1: output element h meets only query element h
     int64_t threads;
     int64_t first_image;  // where these images begin in the batch that dropout counts

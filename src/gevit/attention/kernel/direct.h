@@ -1,35 +1,21 @@
 // Group attention on a block of pixels from sums of scores, one softmax after the other: slow, and right for any finite
 // scores. It leaves what the factored way leaves: the weights W and the gradients of the three parts.
 #pragma once
-#include "workspace.h"
+#include "scores.h"
 
 namespace gevit {
 
-constexpr Real LOWEST = -std::numeric_limits<Real>::infinity();
-
-class Direct : public Workspace {
+class Direct : public Scores {
   public:
-    using Workspace::Workspace;
+    using Scores::Scores;
 
   protected:
-    // The three parts of all scores.
-    void score() {
-        dot(query_, p_.queries, moved(key_), shifts(), content_);
-        dot(query_, p_.queries, in_.space, p_.space_rows, p_.space_channels, space_);
-        dot(query_ + p_.space_channels * p_.queries, p_.queries, in_.element, p_.element_rows, p_.element_channels,
-            element_);
-    }
-
-    int element_at(int h, int query, int m) const {  // query counts from first_query(h)
-        return p_.element_channels
-                   ? in_.element_index[(ptrdiff_t(h) * p_.pair_queries + query) * p_.keys + m] * p_.queries
-                   : 0;
-    }
-
     template <bool Dropped, bool Backward>
     void direct() {
-        score();
+        score_content();
+        score_positions();
         const int keys = p_.keys, queries = p_.queries, met = p_.pair_queries;
+        const auto place = [sizes = Sizes<0>{p_}](int q, int h, int m) { return sizes.dropout_place(q, h, m); };
         zero(weight_, ptrdiff_t(keys) * offsets_ * p_.outputs);
         if constexpr (Backward) {
             zero(content_gradient_, ptrdiff_t(keys) * offsets_ * queries);
@@ -45,7 +31,7 @@ class Direct : public Workspace {
                 };
                 const auto kept = [&](Vec x, int m, int j) {
                     if constexpr (!Dropped) return x;
-                    const Dropout::Pair pair = p_.dropout.keep(pixels_, noise_[j], q * p_.outputs + h, m & ~1);
+                    const Dropout::Pair pair = p_.dropout.keep(pixels_, noise_[j], place(q, h, m));
                     return keep_where(m & 1 ? pair.odd : pair.even, p_.dropout.scale() * x);
                 };
                 // A sum and what rounding took from it: the digits that count are those of its distance to the largest.

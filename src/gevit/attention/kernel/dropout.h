@@ -18,18 +18,18 @@ inline Bits scramble(Bits x) {
     return x;
 }
 
-// The mask costs a few instructions a coefficient: pixels, offsets and pairs of elements are scrambled well, once, and
-// one xor and one product of them give 32 bits that serve two neighbouring keys m, 16 bits each.
+// The mask costs a few instructions a coefficient: pixels, offsets and places (a pair of elements h and h~ with two
+// neighbouring keys m) are scrambled well, once, and one xor and one product of them give 32 bits, 16 for each key.
 class Dropout {
   public:
     Dropout(double probability, uint64_t seed, int pairs, int keys, int offsets)
-        : half_keys_((keys + 1) / 2), pair_keys_(size_t(pairs) * half_keys_), offset_keys_(2 * size_t(offsets)) {
+        : place_keys_(size_t(pairs) * ((keys + 1) / 2)), offset_keys_(2 * size_t(offsets)) {
         const double dropped = std::fmin(std::nearbyint(probability * 65536), 65535);
         scale_ = Real(65536 / (65536 - dropped));
         threshold_ = Int(int64_t(dropped * 65536) - (int64_t(1) << 31));
         seed_low_ = scramble(uint32_t(seed) + 0x9e3779b9u);
         seed_high_ = scramble(uint32_t(seed >> 32) ^ seed_low_);
-        for (size_t i = 0; i < pair_keys_.size(); ++i) pair_keys_[i] = scramble(uint32_t(i) + 0x3c6ef372u);
+        for (size_t i = 0; i < place_keys_.size(); ++i) place_keys_[i] = scramble(uint32_t(i) + 0x3c6ef372u);
         for (size_t i = 0; i < offset_keys_.size(); ++i) offset_keys_[i] = scramble(uint32_t(i) + 0xdaa66d2bu);
     }
 
@@ -57,15 +57,14 @@ class Dropout {
     struct Pair {
         IntVec even, odd;  // all bits set where key m, and where key m + 1, is kept
     };
-    Pair keep(const Pixels& pixels, const Offset& offset, int pair, int even_key) const {
-        const BitVec mixed = pixels.added + pair_keys_[size_t(pair) * half_keys_ + even_key / 2];
+    Pair keep(const Pixels& pixels, const Offset& offset, ptrdiff_t place) const {
+        const BitVec mixed = pixels.added + place_keys_[place];
         const BitVec bits = (mixed ^ offset.flipped) * offset.factor;
         return {as_signed(bits) >= threshold_, as_signed(bits ^ (bits << 16)) >= threshold_};
     }
 
   private:
-    int half_keys_;
-    std::vector<uint32_t> pair_keys_, offset_keys_;
+    std::vector<uint32_t> place_keys_, offset_keys_;
     uint32_t seed_low_, seed_high_;
     Int threshold_;
     Real scale_;

@@ -30,13 +30,14 @@ struct Problem {
     const bool own;
     const int pair_queries;  // query elements that one output element meets
     const int pixels, threads;
+    const int64_t query_stride, key_stride, value_stride;
     const int64_t tasks;       // a task is one head of one image
     const int64_t first_task;  // its place in the batch that dropout counts
     const Real scale;
     const Dropout dropout;
     std::vector<Int> row_of, column_of;  // of each pixel; the lanes past the last pixel lie far outside
     std::vector<Block> blocks;
-    int most_offsets = 0;    // of a block, a multiple of OFFSETS
+    int most_offsets = 0;    // of a block
     int guard = 0;           // pixels before and after a padded plane that a shifted load may touch
     ptrdiff_t pitch = 0;
 
@@ -46,8 +47,9 @@ struct Problem {
           neighborhood(int(s.neighborhood)), space_rows(int(s.space_rows)), space_channels(int(s.space_channels)),
           element_rows(s.element_channels ? int(s.element_rows) : 1), element_channels(int(s.element_channels)),
           own(s.own != 0), pair_queries(own ? 1 : queries), pixels(height * width),
-          threads(int(std::max<int64_t>(1, s.threads))), tasks(s.batch * s.heads),
-          first_task(s.first_image * s.heads), scale(Real(s.scale)),
+          threads(int(std::max<int64_t>(1, s.threads))), query_stride(s.query_stride), key_stride(s.key_stride),
+          value_stride(s.value_stride), tasks(s.batch * s.heads), first_task(s.first_image * s.heads),
+          scale(Real(s.scale)),
           dropout(s.dropout, s.seed, outputs * pair_queries, keys, neighborhood * neighborhood) {
         const int lanes = padded_to(LANES, pixels), radius = neighborhood / 2;
         row_of.assign(lanes, -(1 << 20));
@@ -63,7 +65,7 @@ struct Problem {
                 row_of[pixel] = row, column_of[pixel] = column;
             }
             blocks.push_back(block);
-            most_offsets = std::max(most_offsets, padded_to(OFFSETS, block.offsets()));
+            most_offsets = std::max(most_offsets, block.offsets());
         }
         guard = padded_to(LANES, std::min(radius, height - 1) * width + std::min(radius, width - 1));
         pitch = lanes + 2 * guard;
@@ -83,11 +85,33 @@ struct Problem {
 
     int first_query(int output) const { return own ? output : 0; }
     int64_t pairs() const { return int64_t(outputs) * pair_queries; }
+    // The order of the group where outputs, queries and keys are its elements and all of them meet; otherwise 0.
+    int common_order() const { return outputs == queries && keys == queries && pair_queries == queries ? queries : 0; }
 
-    // Where the plane of (task, channel, element) begins in a tensor [batch, channels, heads, elements, pixels].
-    ptrdiff_t plane(int64_t task, int channel, int elements, int element) const {
+    // From one image to the next, in a contiguous tensor [batch, channels, heads, elements, pixels].
+    int64_t stride(int elements) const { return int64_t(channels) * heads * elements * pixels; }
+
+    // Where the plane of (task, channel, element) begins in such a tensor, of images so far apart.
+    ptrdiff_t plane(int64_t task, int channel, int elements, int element, int64_t stride) const {
         const int64_t image = task / heads, head = task % heads;
-        return (((image * channels + channel) * heads + head) * elements + element) * pixels;
+        return image * stride + ((int64_t(channel) * heads + head) * elements + element) * pixels;
+    }
+};
+
+// The numbers of elements. Of groups of the common orders they are constants, which makes short loops fast.
+template <int Order>
+struct Sizes {
+    const Problem& p;
+    int outputs() const { return Order ? Order : p.outputs; }
+    int queries() const { return Order ? Order : p.queries; }
+    int keys() const { return Order ? Order : p.keys; }
+    int met() const { return Order ? Order : p.pair_queries; }
+    bool own() const { return Order > 1 ? false : p.own; }
+    int first_query(int output) const { return own() ? output : 0; }
+    int64_t pairs() const { return int64_t(outputs()) * met(); }
+    // Where dropout finds the q-th query of output h, with key m and its neighbour.
+    ptrdiff_t dropout_place(int q, int h, int m) const {
+        return (ptrdiff_t(q) * outputs() + h) * ((keys() + 1) / 2) + m / 2;
     }
 };
 

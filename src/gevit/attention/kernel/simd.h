@@ -34,7 +34,7 @@ typedef Int IntVec __attribute__((vector_size(VECTOR_BYTES)));
 typedef uint32_t BitVec __attribute__((vector_size(LANES * 4)));  // in any precision, for dropout to be the same
 
 // Loops over registers must disappear: an array of accumulators is no array, it is a set of registers.
-#define GEVIT_UNROLL _Pragma("GCC unroll 8")
+#define GEVIT_UNROLL _Pragma("GCC unroll 10")
 #define GEVIT_INLINE __attribute__((always_inline))
 
 inline Vec splat(Real value) { return Vec{} + value; }
@@ -106,9 +106,8 @@ inline Vec exp2_of_fraction(Vec f) {
         return polynomial(f, 1.3276472e-3f, 9.675541e-3f, 5.550713e-2f, .2402212f, .69314694f, 1.f);
 }
 
-// e^x for x <= 0, to 2e-7 or, in double, 2e-16. What should be below the smallest normal number may be that number: no
-// sum of weights near 1 can see it. NaN stays NaN.
-inline Vec exp(Vec x) {
+// e^x for SMALLEST_EXPONENT <= x < -SMALLEST_EXPONENT, to 2e-7 or, in double, 2e-16; for other x any number.
+inline Vec exp_within_range(Vec x) {
     constexpr Real LOG2_E = 1.4426950408889634;
 #if defined(__AVX512DQ__)
     x *= LOG2_E;
@@ -121,15 +120,34 @@ inline Vec exp(Vec x) {
     }
 #else
     typedef std::numeric_limits<Real> Limits;
-    // Unsigned, since it may wrap: lanes that the caller drops can have any x.
-    typedef std::make_unsigned_t<Int> Bits __attribute__((vector_size(VECTOR_BYTES)));
+    typedef std::make_unsigned_t<Int> Bits __attribute__((vector_size(VECTOR_BYTES)));  // unsigned, since it may wrap
     constexpr int MANTISSA = Limits::digits - 1;
     const Vec rounder = splat(int64_t(3) << (MANTISSA - 1));  // adding it leaves the nearest integer in the low bits
-    x = larger(splat(SMALLEST_EXPONENT), x);
     const Vec shifted = x * LOG2_E + rounder, f = x * LOG2_E - (shifted - rounder);  // a fused product is not rounded
     return (Vec)((Bits)exp2_of_fraction(f) + ((Bits)shifted << MANTISSA));
 #endif
 }
+
+// The same for any x <= 0. What should be below the smallest normal number may be that number: no sum of weights near 1
+// can see it. NaN stays NaN.
+inline Vec exp(Vec x) {
+#if !defined(__AVX512DQ__)
+    x = larger(splat(SMALLEST_EXPONENT), x);
+#endif
+    return exp_within_range(x);
+}
+
+// The largest magnitude among numbers, of which NaN is larger than infinity.
+class Peak {
+    IntVec bits_ = {};
+
+  public:
+    void see(Vec x) {
+        const IntVec magnitude = (IntVec)x & std::numeric_limits<Int>::max();
+        bits_ = magnitude > bits_ ? magnitude : bits_;
+    }
+    bool within(Real bound) const { return !any(bits_ > (IntVec)splat(bound)); }
+};
 
 // Products of small exponentials may underflow; as denormal numbers they would cost a hundred cycles each.
 class FlushDenormals {

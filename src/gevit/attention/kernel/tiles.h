@@ -2,7 +2,7 @@
 //   left   [channel][row]         of the block's own pixels
 //   planes [key][channel][pixel]  padded, moved to the block's pixels
 //   weight [key][offset][row]     one number per row, key and offset
-// Offsets come as distances within a plane; their count is a multiple of OFFSETS.
+// Offsets come as distances within a plane.
 #pragma once
 #include <type_traits>
 
@@ -10,15 +10,20 @@
 
 namespace gevit {
 
-constexpr int OFFSETS = 5;                       // offsets in a tile
-constexpr int ROWS = REGISTERS == 32 ? 4 : 2;    // rows in a tile
-constexpr int CHANNELS = REGISTERS == 32 ? 6 : 5;
+// Registers that hold the sums of a tile; the others hold what is multiplied.
+constexpr int ACCUMULATORS = REGISTERS == 32 ? 24 : 12;
+// The same where each sum is in memory and one of its factors stays: that leaves room for the other.
+constexpr int FACTORS = REGISTERS == 32 ? 24 : 10;
+constexpr int ROWS = 4;  // the most rows in a tile
 
 // Sums are taken in pieces: adding many terms one by one to one total loses digits in proportion to their number.
 constexpr int SUMMANDS = 128;
 
 template <int Size>
 using Tile = std::integral_constant<int, Size>;
+
+// How many columns a tile of so many rows can have.
+constexpr int columns(int registers, int rows) { return registers / rows < 10 ? registers / rows : 10; }
 
 // Covers [0, count) by tiles: body(Tile<4, 2 or 1>, begin).
 template <int Largest, class Body>
@@ -31,20 +36,21 @@ GEVIT_INLINE inline void in_tiles(int count, Body&& body) {
     for (; begin < count; ++begin) body(Tile<1>{}, begin);
 }
 
-// Covers the channels by tiles of nearly equal size, at most CHANNELS.
-template <class Body>
-inline void in_channel_tiles(int count, Body&& body) {
-    const int tiles = (count + CHANNELS - 1) / CHANNELS;
-    for (int tile = 0; tile < tiles; ++tile) {
-        const int begin = count * tile / tiles;
-        switch (count * (tile + 1) / tiles - begin) {
-            case 1: body(Tile<1>{}, begin); break;
-            case 2: body(Tile<2>{}, begin); break;
-            case 3: body(Tile<3>{}, begin); break;
-            case 4: body(Tile<4>{}, begin); break;
-            case 5: body(Tile<5>{}, begin); break;
-            case 6: body(Tile<6>{}, begin); break;
-        }
+template <int Size, class Body>
+GEVIT_INLINE inline void with_size(int size, int begin, Body&& body) {
+    if (size == Size) body(Tile<Size>{}, begin);
+    else if constexpr (Size > 1) with_size<Size - 1>(size, begin, body);
+}
+
+// Covers [0, count) by tiles of nearly equal size, at most Largest: a small remainder would leave registers idle.
+template <int Largest, class Body>
+GEVIT_INLINE inline void in_even_tiles(int count, Body&& body) {
+    if (count <= 0) return;
+    const int tiles = (count + Largest - 1) / Largest, size = count / tiles, larger = count % tiles;
+    for (int tile = 0, begin = 0; tile < tiles; ++tile) {
+        const int here = size + (tile < larger);
+        with_size<Largest>(here, begin, body);
+        begin += here;
     }
 }
 
@@ -53,6 +59,7 @@ struct Planes {
     ptrdiff_t pitch;  // from one plane to the next
     int keys, channels;
     Real* at(int key, int channel) const { return data + (ptrdiff_t(key) * channels + channel) * pitch; }
+    Planes some(int first, int count) const { return {at(first, 0), pitch, count, channels}; }
 };
 
 struct Shifts {
@@ -60,68 +67,68 @@ struct Shifts {
     int count;
 };
 
-// result[key][offset][row] = sum over channels of left[channel][row] * plane[key][channel][pixel + offset]
-inline void dot(const Vec* left, int rows, const Planes& planes, Shifts shifts, Vec* result) {
-    for (int key = 0; key < planes.keys; ++key)
-        for (int offset = 0; offset < shifts.count; offset += OFFSETS)
-            in_tiles<ROWS>(rows, [&](auto tile_, int row) {
-                constexpr int tile = tile_;
-                Vec total[OFFSETS][tile] = {};
-                const Real* at[OFFSETS];
-                GEVIT_UNROLL for (int o = 0; o < OFFSETS; ++o) at[o] = planes.at(key, 0) + shifts.distance[offset + o];
+// result[key][offset][row] = finish(sum over channels of left[channel][row] * plane[key][channel][pixel + offset])
+template <class Finish>
+inline void dot(const Vec* left, int rows, const Planes& planes, Shifts shifts, Vec* result, Finish&& finish) {
+    in_tiles<ROWS>(rows, [&](auto tile_, int row) {
+        constexpr int tile = tile_;
+        for (int key = 0; key < planes.keys; ++key)
+            in_even_tiles<columns(ACCUMULATORS, tile)>(shifts.count, [&](auto wide_, int offset) {
+                constexpr int wide = wide_;
+                Vec total[wide][tile] = {};
+                const Real* at[wide];
+                GEVIT_UNROLL for (int o = 0; o < wide; ++o) at[o] = planes.at(key, 0) + shifts.distance[offset + o];
                 ptrdiff_t step = 0;
                 for (int channel = 0; channel < planes.channels; ++channel, step += planes.pitch) {
-                    Vec factor[tile];
-                    GEVIT_UNROLL for (int r = 0; r < tile; ++r) factor[r] = left[channel * rows + row + r];
-                    GEVIT_UNROLL for (int o = 0; o < OFFSETS; ++o) {
-                        const Vec neighbor = load(at[o] + step);
-                        GEVIT_UNROLL for (int r = 0; r < tile; ++r) total[o][r] += factor[r] * neighbor;
+                    Vec neighbor[wide];
+                    GEVIT_UNROLL for (int o = 0; o < wide; ++o) neighbor[o] = load(at[o] + step);
+                    GEVIT_UNROLL for (int r = 0; r < tile; ++r) {
+                        const Vec factor = left[channel * rows + row + r];
+                        GEVIT_UNROLL for (int o = 0; o < wide; ++o) total[o][r] += factor * neighbor[o];
                     }
                 }
                 Vec* to = result + (ptrdiff_t(key) * shifts.count + offset) * rows + row;
-                GEVIT_UNROLL for (int o = 0; o < OFFSETS; ++o)
-                    GEVIT_UNROLL for (int r = 0; r < tile; ++r) to[o * rows + r] = total[o][r];
+                GEVIT_UNROLL for (int o = 0; o < wide; ++o)
+                    GEVIT_UNROLL for (int r = 0; r < tile; ++r) to[o * rows + r] = finish(total[o][r], offset + o);
             });
+    });
 }
 
-// result[channel][row] = sum over keys and offsets of weight[key][offset][row] * plane[key][channel][pixel + offset]
+// result[channel][row] += sum over keys and offsets of weight[key][offset][row] * plane[key][channel][pixel + offset]
 inline void mix(const Vec* weight, int rows, const Planes& planes, Shifts shifts, Vec* result) {
     in_tiles<ROWS>(rows, [&](auto tile_, int row) {
         constexpr int tile = tile_;
-        in_channel_tiles(planes.channels, [&](auto wide_, int channel) {
+        in_even_tiles<columns(ACCUMULATORS, tile)>(planes.channels, [&](auto wide_, int channel) {
             constexpr int wide = wide_;
             Vec total[wide][tile] = {};
-            const auto move_to_result = [&](bool first) {
+            const auto add_to_result = [&] {
                 GEVIT_UNROLL for (int c = 0; c < wide; ++c)
                     GEVIT_UNROLL for (int r = 0; r < tile; ++r) {
-                        Vec& to = result[(channel + c) * rows + row + r];
-                        to = first ? total[c][r] : to + total[c][r];
+                        result[(channel + c) * rows + row + r] += total[c][r];
                         total[c][r] = Vec{};
                     }
             };
             const Vec* factor = weight + row;
             int summands = 0;
-            bool first = true;
             for (int key = 0; key < planes.keys; ++key) {
                 const Real* plane = planes.at(key, channel);
                 for (int begin = 0; begin < shifts.count; begin += SUMMANDS) {
                     const int end = begin + SUMMANDS < shifts.count ? begin + SUMMANDS : shifts.count;
                     if (summands + end - begin > SUMMANDS) {
-                        move_to_result(first);
+                        add_to_result();
                         summands = 0;
-                        first = false;
                     }
                     summands += end - begin;
                     for (int offset = begin; offset < end; ++offset, factor += rows) {
                         const Real* at = plane + shifts.distance[offset];
-                        GEVIT_UNROLL for (int c = 0; c < wide; ++c) {
-                            const Vec neighbor = load(at + c * planes.pitch);
-                            GEVIT_UNROLL for (int r = 0; r < tile; ++r) total[c][r] += factor[r] * neighbor;
-                        }
+                        Vec neighbor[wide];
+                        GEVIT_UNROLL for (int c = 0; c < wide; ++c) neighbor[c] = load(at + c * planes.pitch);
+                        GEVIT_UNROLL for (int r = 0; r < tile; ++r)
+                            GEVIT_UNROLL for (int c = 0; c < wide; ++c) total[c][r] += factor[r] * neighbor[c];
                     }
                 }
             }
-            move_to_result(first);
+            add_to_result();
         });
     });
 }
@@ -131,7 +138,7 @@ inline void mix(const Vec* weight, int rows, const Planes& planes, Shifts shifts
 inline void scatter(const Vec* weight, const Vec* left, int rows, const Planes& planes, Shifts shifts) {
     in_tiles<ROWS>(rows, [&](auto tile_, int row) {
         constexpr int tile = tile_;
-        in_channel_tiles(planes.channels, [&](auto wide_, int channel) {
+        in_even_tiles<columns(FACTORS, tile)>(planes.channels, [&](auto wide_, int channel) {
             constexpr int wide = wide_;
             const ptrdiff_t pitch = planes.pitch, next_key = planes.channels * pitch;
             const int keys = planes.keys;
@@ -162,7 +169,7 @@ inline void scatter(const Vec* weight, const Vec* left, int rows, const Planes& 
 inline void dot(const Vec* left, int rows, const Real* table, int indices, int channels, Vec* result) {
     in_tiles<ROWS>(rows, [&](auto tile_, int row) {
         constexpr int tile = tile_;
-        in_tiles<4>(indices, [&](auto tall_, int index) {
+        in_even_tiles<columns(ACCUMULATORS, tile)>(indices, [&](auto tall_, int index) {
             constexpr int tall = tall_;
             Vec total[tall][tile] = {};
             for (int channel = 0; channel < channels; ++channel)
@@ -180,7 +187,7 @@ inline void dot(const Vec* left, int rows, const Real* table, int indices, int c
 inline void mix(const Vec* weight, int rows, const Real* table, int indices, int channels, Vec* result) {
     in_tiles<ROWS>(rows, [&](auto tile_, int row) {
         constexpr int tile = tile_;
-        in_channel_tiles(channels, [&](auto wide_, int channel) {
+        in_even_tiles<columns(ACCUMULATORS, tile)>(channels, [&](auto wide_, int channel) {
             constexpr int wide = wide_;
             Vec total[wide][tile] = {};
             for (int index = 0; index < indices; ++index)
@@ -197,17 +204,23 @@ inline void mix(const Vec* weight, int rows, const Real* table, int indices, int
 
 // total[index][channel] += sum over rows of weight[index][row] * left[channel][row]
 inline void scatter(const Vec* weight, const Vec* left, int rows, int indices, int channels, Vec* total) {
-    for (int index = 0; index < indices; ++index)
-        in_channel_tiles(channels, [&](auto wide_, int channel) {
+    in_tiles<ROWS>(rows, [&](auto tile_, int row) {
+        constexpr int tile = tile_;
+        in_even_tiles<columns(FACTORS, tile)>(channels, [&](auto wide_, int channel) {
             constexpr int wide = wide_;
-            Vec* to = total + ptrdiff_t(index) * channels + channel;
-            Vec sums[wide];
-            GEVIT_UNROLL for (int c = 0; c < wide; ++c) sums[c] = to[c];
-            for (int row = 0; row < rows; ++row)
-                GEVIT_UNROLL for (int c = 0; c < wide; ++c)
-                    sums[c] += weight[ptrdiff_t(index) * rows + row] * left[(channel + c) * rows + row];
-            GEVIT_UNROLL for (int c = 0; c < wide; ++c) to[c] = sums[c];
+            Vec source[wide][tile];
+            GEVIT_UNROLL for (int c = 0; c < wide; ++c)
+                GEVIT_UNROLL for (int r = 0; r < tile; ++r) source[c][r] = left[(channel + c) * rows + row + r];
+            Vec* to = total + channel;
+            const Vec* factor = weight + row;
+            for (int index = 0; index < indices; ++index, to += channels, factor += rows)
+                GEVIT_UNROLL for (int c = 0; c < wide; ++c) {
+                    Vec sum = to[c];
+                    GEVIT_UNROLL for (int r = 0; r < tile; ++r) sum += factor[r] * source[c][r];
+                    to[c] = sum;
+                }
         });
+    });
 }
 
 }  // namespace gevit

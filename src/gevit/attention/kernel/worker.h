@@ -19,25 +19,37 @@ namespace gevit {
 constexpr Real LARGE = 1024;                              // a score beyond it is not taken apart into factors
 constexpr Real SMALLEST_TOTAL = DOUBLE ? 1e-200 : 1e-20;  // a normaliser below it has lost digits to underflow
 
+// Tiles of pairs (h, m), with several sums for each.
+constexpr int OUTPUTS = REGISTERS == 32 ? 4 : 2, KEYS = REGISTERS == 32 ? 4 : 2;
+
 struct Gradients {
     const Real* out;
     Real *query, *key, *value;
 };
 
 // The steps of the algorithm on one block of pixels.
+template <int Order>
 class Worker : public Direct {
   public:
-    using Direct::Direct;
+    Worker(const Problem& problem, const Inputs& inputs, bool backward)
+        : Direct(problem, inputs, backward), s_{problem} {}
 
     template <bool Dropped>
     void forward(int64_t task, Real* out) {
         take(task);
         for (const Block& block : p_.blocks) {
             enter<Dropped>(task, block);
-            if (factorise()) weigh<Dropped>();
-            else direct<Dropped, false>();
-            mix(weight_, p_.outputs, moved(value_), shifts(), out_);
-            write(out_, p_.outputs, 1, out, task);
+            zero(out_, ptrdiff_t(p_.channels) * s_.outputs());
+            if (factorise()) {
+                in_tiles<KEYS>(s_.keys(), [&](auto wide, int m) {
+                    weigh<Dropped, wide>(m);
+                    mix_values(m, wide);
+                });
+            } else {
+                direct<Dropped, false>();
+                mix_values(0, s_.keys());
+            }
+            write(out_, s_.outputs(), 1, out, task);
         }
     }
 
@@ -48,21 +60,24 @@ class Worker : public Direct {
         clear(value_gradient_);
         for (const Block& block : p_.blocks) {
             enter<Dropped>(task, block);
-            read(gradients.out, p_.outputs, 1, out_, task);
-            dot(out_, p_.outputs, moved(value_), shifts(), weight_gradient_);
-            if (factorise()) differentiate<Dropped>();
-            else direct<Dropped, true>();
-            scatter(weight_, out_, p_.outputs, moved(value_gradient_), shifts());
-            scatter(content_gradient_, query_, p_.queries, moved(key_gradient_), shifts());
-            mix(content_gradient_, p_.queries, moved(key_), shifts(), query_gradient_);
-            const int space_channels = p_.space_channels, split = space_channels * p_.queries;
-            mix(space_gradient_, p_.queries, in_.space, p_.space_rows, space_channels, query_gradient_);
-            mix(element_gradient_, p_.queries, in_.element, p_.element_rows, p_.element_channels,
+            read(gradients.out, p_.stride(s_.outputs()), s_.outputs(), 1, out_, task);
+            zero(query_gradient_, ptrdiff_t(p_.channels) * s_.queries());
+            if (factorise()) {
+                differentiate<Dropped>();
+            } else {
+                differentiate_values(0, s_.keys());
+                direct<Dropped, true>();
+                scatter_values(0, s_.keys());
+                scatter_content(0, s_.keys());
+            }
+            const int space_channels = p_.space_channels, split = space_channels * s_.queries();
+            mix(space_gradient_, s_.queries(), in_.space, p_.space_rows, space_channels, query_gradient_);
+            mix(element_gradient_, s_.queries(), in_.element, p_.element_rows, p_.element_channels,
                 query_gradient_ + split);
-            scatter(space_gradient_, query_, p_.queries, p_.space_rows, space_channels, space_table_gradient);
-            scatter(element_gradient_, query_ + split, p_.queries, p_.element_rows, p_.element_channels,
+            scatter(space_gradient_, query_, s_.queries(), p_.space_rows, space_channels, space_table_gradient);
+            scatter(element_gradient_, query_ + split, s_.queries(), p_.element_rows, p_.element_channels,
                     element_table_gradient);
-            write(query_gradient_, p_.queries, p_.scale, gradients.query, task);
+            write(query_gradient_, s_.queries(), p_.scale, gradients.query, task);
         }
         unpack(value_gradient_, gradients.value, task);
         unpack(key_gradient_, gradients.key, task);
@@ -70,75 +85,71 @@ class Worker : public Direct {
 
   private:
     void take(int64_t task) {
-        pack(in_.key, task, key_);
-        pack(in_.value, task, value_);
+        pack(in_.key, p_.key_stride, task, key_);
+        pack(in_.value, p_.value_stride, task, value_);
         key_norm_ = largest_norm(key_);
+    }
+
+    // ---- products with some keys or values; what is multiplied has just been made, and is in the cache ----
+
+    Vec* of_key(Vec* coefficients, int m, int rows) const { return coefficients + ptrdiff_t(m) * offsets_ * rows; }
+
+    void mix_values(int m, int count) {
+        mix(of_key(weight_, m, s_.outputs()), s_.outputs(), moved(value_).some(m, count), shifts(), out_);
+    }
+
+    void differentiate_values(int m, int count) {
+        dot(out_, s_.outputs(), moved(value_).some(m, count), shifts(), of_key(weight_gradient_, m, s_.outputs()),
+            as_is);
+    }
+
+    void scatter_values(int m, int count) {
+        scatter(of_key(weight_, m, s_.outputs()), out_, s_.outputs(), moved(value_gradient_).some(m, count), shifts());
+    }
+
+    void scatter_content(int m, int count) {
+        const Vec* const gradient = of_key(content_gradient_, m, s_.queries());
+        scatter(gradient, query_, s_.queries(), moved(key_gradient_).some(m, count), shifts());
+        mix(gradient, s_.queries(), moved(key_).some(m, count), shifts(), query_gradient_);
     }
 
     // ---- the factors ----
 
-    // scores[i][h~] -> e^(score - largest over i)
-    void exponentiate(Vec* scores, int count) {
-        const int queries = p_.queries;
-        for (int q = 0; q < queries; ++q) largest_[q] = splat(LOWEST);
-        for (int i = 0; i < count; ++i)
-            for (int q = 0; q < queries; ++q) largest_[q] = larger(scores[i * queries + q], largest_[q]);
-        for (int i = 0; i < count; ++i)
-            for (int q = 0; q < queries; ++q) scores[i * queries + q] = exp(scores[i * queries + q] - largest_[q]);
-    }
-
-    // The same for content, over the pixels inside the image; 0 outside.
-    void exponentiate_content() {
-        in_tiles<ROWS>(p_.queries, [&](auto tile_, int q) {
-            constexpr int tile = tile_;
-            Vec largest[tile];
-            GEVIT_UNROLL for (int t = 0; t < tile; ++t) largest[t] = splat(LOWEST);
-            Vec* at = content_ + q;
-            for (int m = 0; m < p_.keys; ++m)
-                for (int j = 0; j < offsets_; ++j, at += p_.queries)
-                    GEVIT_UNROLL for (int t = 0; t < tile; ++t)
-                        largest[t] = larger(inside_[j] ? at[t] : splat(LOWEST), largest[t]);
-            at = content_ + q;
-            for (int m = 0; m < p_.keys; ++m)
-                for (int j = 0; j < offsets_; ++j, at += p_.queries)
-                    GEVIT_UNROLL for (int t = 0; t < tile; ++t)
-                        at[t] = keep_where(inside_[j], exp(at[t] - largest[t]));
-        });
-    }
-
     // Outputs that meet the same queries may share a tile; with `own` no two do.
     template <int Largest, class Body>
     void outputs_in_tiles(Body&& body) const {
-        if (p_.own) in_tiles<1>(p_.outputs, body);
-        else in_tiles<Largest>(p_.outputs, body);
+        if (s_.own()) in_tiles<1>(s_.outputs(), body);
+        else in_tiles<Largest>(s_.outputs(), body);
     }
 
     // Where the pair of h and its q-th query begins in total and share.
-    ptrdiff_t pair_at(int q, int h) const { return (ptrdiff_t(q) * p_.outputs + h) * p_.keys; }
+    ptrdiff_t pair_at(int q, int h) const { return (ptrdiff_t(q) * s_.outputs() + h) * s_.keys(); }
 
     // body(Tile, q, h) for tiles of the outputs that meet a query element.
-    template <class Body>
+    template <int Largest, class Body>
     GEVIT_INLINE void outputs_meeting(int query, Body&& body) const {
-        if (p_.own) body(Tile<1>{}, 0, query);
-        else in_tiles<ROWS>(p_.outputs, [&](auto tall, int h) { body(tall, query, h); });
+        if (s_.own()) body(Tile<1>{}, 0, query);
+        else in_tiles<Largest>(s_.outputs(), [&](auto tall, int h) { body(tall, query, h); });
     }
 
     // C, S and R; total[h~,h,m] = sum_j S C; share A = R / Z. False if the factors cannot be trusted.
     bool factorise() {
-        if (scores_may_exceed(LARGE)) return false;
-        score();
-        exponentiate_content();
+        if (!exponentiate_small_content()) {
+            if (scores_may_exceed(LARGE)) return false;
+            exponentiate_content();
+        }
+        score_positions();
         exponentiate(space_, p_.space_rows);
         exponentiate(element_, p_.element_rows);
-        for (int query = 0; query < p_.queries; ++query)
-            in_tiles<4>(p_.keys, [&](auto wide, int m) {
-                outputs_meeting(query, [&](auto tall, int q, int h) { sum_tile<tall, wide>(query, q, h, m); });
+        for (int query = 0; query < s_.queries(); ++query)
+            in_tiles<4>(s_.keys(), [&](auto wide, int m) {
+                outputs_meeting<OUTPUTS>(query, [&](auto tall, int q, int h) { sum_tile<tall, wide>(query, q, h, m); });
             });
-        const int keys = p_.keys, met = p_.pair_queries;
+        const int keys = s_.keys(), met = s_.met();
         IntVec lost = {};
         for (int q = 0; q < met; ++q)
-            for (int h = 0; h < p_.outputs; ++h) {
-                const Vec *const element = element_ + p_.first_query(h) + q, *const total = total_ + pair_at(q, h);
+            for (int h = 0; h < s_.outputs(); ++h) {
+                const Vec *const element = element_ + s_.first_query(h) + q, *const total = total_ + pair_at(q, h);
                 Vec* const share = share_ + pair_at(q, h);
                 Vec z = {};
                 for (int m = 0; m < keys; ++m) z += element[element_at(h, q, m)] * total[m];
@@ -152,7 +163,7 @@ class Worker : public Direct {
 
     template <int Tall, int Wide>
     void sum_tile(int query, int q, int h, int m) {
-        const ptrdiff_t queries = p_.queries, next_key = offsets_ * queries;
+        const ptrdiff_t queries = s_.queries(), next_key = offsets_ * queries;
         const int offsets = offsets_, *const space_at = space_at_ + h * offsets_;
         const Vec *const space = space_ + query, *content = content_ + m * next_key + query;
         for (int begin = 0; begin < offsets; begin += SUMMANDS) {
@@ -173,27 +184,24 @@ class Worker : public Direct {
 
     // ---- forward ----
 
-    // W[m,j,h] = sum over h~ of the kept A S C
-    template <bool Dropped>
-    void weigh() {
-        outputs_in_tiles<ROWS>([&](auto tall, int h) {
-            in_tiles<ROWS>(p_.keys, [&](auto wide, int m) {
-                for (int j = 0; j < offsets_; ++j) weigh_tile<Dropped, tall, wide>(h, m, j);
-            });
-        });
+    // W[m,j,h] = sum over h~ of the kept A S C, for some keys
+    template <bool Dropped, int Wide>
+    void weigh(int m) {
+        for (int j = 0; j < offsets_; ++j)
+            outputs_in_tiles<OUTPUTS>([&](auto tall, int h) { weigh_tile<Dropped, tall, Wide>(h, m, j); });
     }
 
     template <bool Dropped, int Tall, int Wide>
     void weigh_tile(int h, int m, int j) {
-        const ptrdiff_t queries = p_.queries, next_key = offsets_ * queries, keys = p_.keys;
-        const ptrdiff_t first = p_.first_query(h), next_query = p_.outputs * keys;
+        const ptrdiff_t queries = s_.queries(), next_key = offsets_ * queries, keys = s_.keys();
+        const ptrdiff_t first = s_.first_query(h), next_query = s_.outputs() * keys;
         const Vec *content = content_ + m * next_key + j * queries + first, *share = share_ + h * keys + m;
         const Vec* space[Tall];
         GEVIT_UNROLL for (int a = 0; a < Tall; ++a) space[a] = space_ + space_at_[(h + a) * offsets_ + j] + first;
         const Dropout::Pixels pixels = pixels_;
         const Dropout::Offset noise = noise_[j];
         Vec total[Tall][Wide] = {};
-        for (int q = 0; q < p_.pair_queries; ++q, share += next_query) {
+        for (int q = 0; q < s_.met(); ++q, share += next_query) {
             Vec c[Wide];
             GEVIT_UNROLL for (int b = 0; b < Wide; ++b) c[b] = content[b * next_key + q];
             GEVIT_UNROLL for (int a = 0; a < Tall; ++a) {
@@ -202,16 +210,16 @@ class Worker : public Direct {
                 GEVIT_UNROLL for (int b = 0; b < Wide; ++b) {
                     Vec as = share[a * keys + b] * s;
                     if constexpr (Dropped) {
-                        if (b % 2 == 0) kept = p_.dropout.keep(pixels, noise, q * p_.outputs + h + a, m + b);
+                        if (b % 2 == 0) kept = p_.dropout.keep(pixels, noise, s_.dropout_place(q, h + a, m + b));
                         as = keep_where(b % 2 ? kept.odd : kept.even, as);
                     }
                     total[a][b] += as * c[b];
                 }
             }
         }
-        Vec* const weight = weight_ + (ptrdiff_t(m) * offsets_ + j) * p_.outputs + h;
+        Vec* const weight = weight_ + (ptrdiff_t(m) * offsets_ + j) * s_.outputs() + h;
         GEVIT_UNROLL for (int b = 0; b < Wide; ++b)
-            GEVIT_UNROLL for (int a = 0; a < Tall; ++a) weight[b * ptrdiff_t(offsets_) * p_.outputs + a] = total[a][b];
+            GEVIT_UNROLL for (int a = 0; a < Tall; ++a) weight[b * ptrdiff_t(offsets_) * s_.outputs() + a] = total[a][b];
     }
 
     // ---- backward ----
@@ -221,52 +229,56 @@ class Worker : public Direct {
     // a sum for later; that of p D is made of small matrix products.
     template <bool Dropped>
     void differentiate() {
-        const int keys = p_.keys, met = p_.pair_queries;
-        zero(content_gradient_, ptrdiff_t(keys) * offsets_ * p_.queries);
-        zero(space_gradient_, ptrdiff_t(p_.space_rows) * p_.queries);
-        zero(element_gradient_, ptrdiff_t(p_.element_rows) * p_.queries);
-        zero(share_gradient_, p_.pairs() * keys);
-        sum_kept<Dropped>();
+        const int keys = s_.keys(), met = s_.met();
+        zero(space_gradient_, ptrdiff_t(p_.space_rows) * s_.queries());
+        zero(element_gradient_, ptrdiff_t(p_.element_rows) * s_.queries());
+        zero(share_gradient_, s_.pairs() * keys);
+        in_tiles<KEYS>(keys, [&](auto wide, int m) {
+            differentiate_values(m, wide);
+            sum_kept<Dropped, wide>(m);
+        });
+        scatter_values(0, keys);
         const Real unscale = 1 / p_.dropout.scale();
         for (int q = 0; q < met; ++q)
-            for (int h = 0; h < p_.outputs; ++h) {
+            for (int h = 0; h < s_.outputs(); ++h) {
                 Vec *const share = share_ + pair_at(q, h), *const gradient = share_gradient_ + pair_at(q, h), d = {};
                 const Vec* const total = total_ + pair_at(q, h);
                 for (int m = 0; m < keys; ++m) {
                     gradient[m] *= share[m];
                     d += gradient[m];
                 }
-                Vec* const element = element_gradient_ + p_.first_query(h) + q;
+                Vec* const element = element_gradient_ + s_.first_query(h) + q;
                 for (int m = 0; m < keys; ++m) {
                     share[m] *= unscale * d;
                     element[element_at(h, q, m)] += gradient[m] - share[m] * total[m];
                 }
             }
-        for (int query = 0; query < p_.queries; ++query) {  // from here on share holds A D
-            outputs_meeting(query, [&](auto tall, int q, int h) { subtract_from_space<tall>(query, q, h); });
-            in_tiles<ROWS>(keys, [&](auto wide, int m) { subtract_from_content<wide>(query, m); });
-        }
-        for (ptrdiff_t i = 0; i < ptrdiff_t(p_.space_rows) * p_.queries; ++i) space_gradient_[i] *= space_[i];
+        for (int query = 0; query < s_.queries(); ++query)  // from here on share holds A D
+            outputs_meeting<OUTPUTS>(query, [&](auto tall, int q, int h) { subtract_from_space<tall>(query, q, h); });
+        in_tiles<KEYS>(keys, [&](auto wide, int m) {
+            for (int query = 0; query < s_.queries(); ++query) subtract_from_content<wide>(query, m);
+        });
+        scatter_content(0, keys);
+        for (ptrdiff_t i = 0; i < ptrdiff_t(p_.space_rows) * s_.queries(); ++i) space_gradient_[i] *= space_[i];
     }
 
-    template <bool Dropped>
-    void sum_kept() {
-        in_tiles<4>(p_.keys, [&](auto wide, int m) {
-            for (int j = 0; j < offsets_; ++j)
-                outputs_in_tiles<2>([&](auto tall, int h) { sum_kept_tile<Dropped, tall, wide>(h, m, j); });
-        });
+    template <bool Dropped, int Wide>
+    void sum_kept(int m) {
+        zero(of_key(content_gradient_, m, s_.queries()), ptrdiff_t(Wide) * offsets_ * s_.queries());
+        for (int j = 0; j < offsets_; ++j)
+            outputs_in_tiles<2>([&](auto tall, int h) { sum_kept_tile<Dropped, tall, Wide>(h, m, j); });
     }
 
     template <bool Dropped, int Tall, int Wide>
     void sum_kept_tile(int h, int m, int j) {
-        const ptrdiff_t queries = p_.queries, met = p_.pair_queries, first = p_.first_query(h), keys = p_.keys;
+        const ptrdiff_t queries = s_.queries(), met = s_.met(), first = s_.first_query(h), keys = s_.keys();
         const ptrdiff_t at = (ptrdiff_t(m) * offsets_ + j) * queries + first, next_key = offsets_ * queries;
-        const ptrdiff_t next_query = p_.outputs * keys;
+        const ptrdiff_t next_query = s_.outputs() * keys;
         ptrdiff_t space_at[Tall];
         Vec total[Tall][Wide] = {}, g[Tall][Wide];
-        Vec* const weight = weight_ + (ptrdiff_t(m) * offsets_ + j) * p_.outputs + h;
+        Vec* const weight = weight_ + (ptrdiff_t(m) * offsets_ + j) * s_.outputs() + h;
         const Vec* const weight_gradient = weight_gradient_ + (weight - weight_);
-        const ptrdiff_t next_weight = ptrdiff_t(offsets_) * p_.outputs;
+        const ptrdiff_t next_weight = ptrdiff_t(offsets_) * s_.outputs();
         GEVIT_UNROLL for (int a = 0; a < Tall; ++a) {
             space_at[a] = space_at_[(h + a) * offsets_ + j] + first;
             GEVIT_UNROLL for (int b = 0; b < Wide; ++b) g[a][b] = weight_gradient[b * next_weight + a];
@@ -286,7 +298,7 @@ class Worker : public Direct {
                 GEVIT_UNROLL for (int b = 0; b < Wide; ++b) {
                     Vec c = content[b * next_key + q];
                     if constexpr (Dropped) {
-                        if (b % 2 == 0) kept = p_.dropout.keep(pixels, noise, q * p_.outputs + h + a, m + b);
+                        if (b % 2 == 0) kept = p_.dropout.keep(pixels, noise, s_.dropout_place(q, h + a, m + b));
                         c = keep_where(b % 2 ? kept.odd : kept.even, c);
                     }
                     const Vec share_here = share[a * keys + b], cg = c * g[a][b], as = share_here * s;
@@ -306,44 +318,48 @@ class Worker : public Direct {
     // content gradient [m,j,h~] -= C sum_h A D S
     template <int Wide>
     void subtract_from_content(int query, int m) {
-        const ptrdiff_t queries = p_.queries, keys = p_.keys, next_key = offsets_ * queries;
-        const int outputs = p_.own ? 1 : p_.outputs, *const space_at = space_at_ + (p_.own ? query * offsets_ : 0);
-        const Vec* const share = share_ + (p_.own ? pair_at(0, query) : pair_at(query, 0)) + m;
+        const ptrdiff_t queries = s_.queries(), keys = s_.keys(), next_key = offsets_ * queries;
+        const int outputs = s_.own() ? 1 : s_.outputs(), *const space_at = space_at_ + (s_.own() ? query * offsets_ : 0);
+        const Vec* const share = share_ + (s_.own() ? pair_at(0, query) : pair_at(query, 0)) + m;
         const Vec* const space = space_ + query;
-        for (int j = 0; j < offsets_; j += OFFSETS) {
-            Vec total[OFFSETS][Wide] = {};
+        in_even_tiles<columns(ACCUMULATORS, Wide)>(offsets_, [&](auto some_, int j) {
+            constexpr int some = some_;
+            Vec total[some][Wide] = {};
             for (int h = 0; h < outputs; ++h)
-                GEVIT_UNROLL for (int o = 0; o < OFFSETS; ++o) {
+                GEVIT_UNROLL for (int o = 0; o < some; ++o) {
                     const Vec s = space[space_at[h * offsets_ + j + o]];
                     GEVIT_UNROLL for (int b = 0; b < Wide; ++b) total[o][b] += share[h * keys + b] * s;
                 }
             const ptrdiff_t at = m * next_key + j * queries + query;
             GEVIT_UNROLL for (int b = 0; b < Wide; ++b)
-                GEVIT_UNROLL for (int o = 0; o < OFFSETS; ++o) {
+                GEVIT_UNROLL for (int o = 0; o < some; ++o) {
                     const ptrdiff_t i = at + b * next_key + o * queries;
                     content_gradient_[i] -= content_[i] * total[o][b];
                 }
-        }
+        });
     }
 
     // space gradient [u,h~] -= sum over the (h,j) that meet u of sum_m A D C; its factor S is still to come
     template <int Tall>
     void subtract_from_space(int query, int q, int h) {
-        const ptrdiff_t queries = p_.queries, keys = p_.keys, next_key = offsets_ * queries;
+        const ptrdiff_t queries = s_.queries(), keys = s_.keys(), next_key = offsets_ * queries;
         const Vec* const share = share_ + pair_at(q, h);
-        for (int j = 0; j < offsets_; j += OFFSETS) {
+        in_even_tiles<columns(ACCUMULATORS, Tall)>(offsets_, [&](auto some_, int j) {
+            constexpr int some = some_;
             const Vec* content = content_ + j * queries + query;
-            Vec total[OFFSETS][Tall] = {};
+            Vec total[some][Tall] = {};
             for (int m = 0; m < keys; ++m, content += next_key)
-                GEVIT_UNROLL for (int o = 0; o < OFFSETS; ++o) {
+                GEVIT_UNROLL for (int o = 0; o < some; ++o) {
                     const Vec c = content[o * queries];
                     GEVIT_UNROLL for (int a = 0; a < Tall; ++a) total[o][a] += share[a * keys + m] * c;
                 }
             GEVIT_UNROLL for (int a = 0; a < Tall; ++a)
-                GEVIT_UNROLL for (int o = 0; o < OFFSETS; ++o)
+                GEVIT_UNROLL for (int o = 0; o < some; ++o)
                     space_gradient_[space_at_[(h + a) * offsets_ + j + o] + query] -= total[o][a];
-        }
+        });
     }
+
+    const Sizes<Order> s_;
 };
 
 }  // namespace gevit

@@ -55,7 +55,7 @@ class Workspace {
         array(offset_, offsets), array(distance_, offsets), array(space_at_, offsets * p_.outputs);
         array(inside_, offsets), array(noise_, offsets);
         array(query_, queries), array(out_, size_t(p_.channels) * p_.outputs);
-        array(content_, contents), array(space_, spaces), array(element_, elements), array(largest_, p_.queries);
+        array(content_, contents), array(space_, spaces), array(element_, elements);
         array(total_, pairs), array(share_, pairs), array(weight_, weights), array(joint_, p_.keys * offsets);
         if (!backward) return;
         array(query_gradient_, queries), array(weight_gradient_, weights), array(content_gradient_, contents);
@@ -66,19 +66,19 @@ class Workspace {
 
     void clear(Planes& planes) { std::memset(planes.data, 0, planes.pitch * p_.keys * p_.channels * sizeof(Real)); }
 
-    void pack(const Real* from, int64_t task, Planes& planes) {
+    void pack(const Real* from, int64_t stride, int64_t task, Planes& planes) {
         clear(planes);
         for (int key = 0; key < p_.keys; ++key)
             for (int channel = 0; channel < p_.channels; ++channel)
-                std::memcpy(planes.at(key, channel) + p_.guard, from + p_.plane(task, channel, p_.keys, key),
+                std::memcpy(planes.at(key, channel) + p_.guard, from + p_.plane(task, channel, p_.keys, key, stride),
                             p_.pixels * sizeof(Real));
     }
 
     void unpack(const Planes& planes, Real* to, int64_t task) const {
         for (int key = 0; key < p_.keys; ++key)
             for (int channel = 0; channel < p_.channels; ++channel)
-                std::memcpy(to + p_.plane(task, channel, p_.keys, key), planes.at(key, channel) + p_.guard,
-                            p_.pixels * sizeof(Real));
+                std::memcpy(to + p_.plane(task, channel, p_.keys, key, p_.stride(p_.keys)),
+                            planes.at(key, channel) + p_.guard, p_.pixels * sizeof(Real));
     }
 
     // Squared lengths of the longest vector: of the keys of a task, of a table.
@@ -128,10 +128,10 @@ class Workspace {
         return planes;
     }
 
-    void read(const Real* from, int rows, Real factor, Vec* to, int64_t task) const {
+    void read(const Real* from, int64_t stride, int rows, Real factor, Vec* to, int64_t task) const {
         for (int channel = 0; channel < p_.channels; ++channel)
             for (int row = 0; row < rows; ++row) {
-                const Real* at = from + p_.plane(task, channel, rows, row) + block_.first;
+                const Real* at = from + p_.plane(task, channel, rows, row, stride) + block_.first;
                 to[channel * rows + row] = factor * load(at, block_.count);
                 __builtin_prefetch(at + 2 * LANES);  // for the next block: no hardware follows so many planes
             }
@@ -140,7 +140,7 @@ class Workspace {
     void write(const Vec* from, int rows, Real factor, Real* to, int64_t task) const {
         for (int channel = 0; channel < p_.channels; ++channel)
             for (int row = 0; row < rows; ++row) {
-                Real* at = to + p_.plane(task, channel, rows, row) + block_.first;
+                Real* at = to + p_.plane(task, channel, rows, row, p_.stride(rows)) + block_.first;
                 store(at, factor * from[channel * rows + row], block_.count);
                 __builtin_prefetch(at + 2 * LANES, 1);
             }
@@ -157,35 +157,34 @@ class Workspace {
         std::memcpy(&row, &p_.row_of[block.first], sizeof row);
         std::memcpy(&column, &p_.column_of[block.first], sizeof column);
         present_ = row >= 0;
-        const int radius = p_.neighborhood / 2;
-        int j = 0;
-        for (int b = block.column_begin; b < block.column_end; ++b) {
-            const IntVec x = column + (b - radius), column_inside = (x >= 0) & (x < p_.width);
-            for (int a = block.row_begin; a < block.row_end; ++a, ++j) {
-                const IntVec y = row + (a - radius);
-                inside_[j] = column_inside & (y >= 0) & (y < p_.height);
-            }
+        const int radius = p_.neighborhood / 2, rows = block.row_end - block.row_begin;
+        for (int a = 0; a < rows; ++a) {  // of the first column, by rows alone
+            const IntVec y = row + (block.row_begin + a - radius);
+            inside_[a] = (y >= 0) & (y < p_.height);
         }
-        for (; j < offsets_; ++j) inside_[j] = IntVec{};
+        for (int b = block.column_end; b-- > block.column_begin;) {  // the first column last: the others read it
+            const IntVec x = column + (b - radius), column_inside = (x >= 0) & (x < p_.width);
+            IntVec* const inside = inside_ + (b - block.column_begin) * rows;
+            for (int a = 0; a < rows; ++a) inside[a] = inside_[a] & column_inside;
+        }
         if constexpr (Dropped) {
             pixels_ = p_.dropout.pixels(uint32_t(p_.first_task + task), uint32_t(block.first));
-            for (j = 0; j < offsets_; ++j) noise_[j] = p_.dropout.offset(pixels_, offset_[j]);
+            for (int j = 0; j < offsets_; ++j) noise_[j] = p_.dropout.offset(pixels_, offset_[j]);
         }
-        read(in_.query, p_.queries, p_.scale, query_, task);
+        read(in_.query, p_.query_stride, p_.queries, p_.scale, query_, task);
     }
 
     // Lists the offsets that meet the image, column by column: neighbours in the list are a row of pixels apart, so
-    // that scatter does not load what it has just stored. It is filled up with offsets at which no lane is inside.
+    // that scatter does not load what it has just stored.
     void list_offsets(const Block& block) {
         const int radius = p_.neighborhood / 2;
-        offsets_ = padded_to(OFFSETS, block.offsets());
+        offsets_ = block.offsets();
         int j = 0;
         for (int b = block.column_begin; b < block.column_end; ++b)
             for (int a = block.row_begin; a < block.row_end; ++a, ++j) {
                 offset_[j] = a * p_.neighborhood + b;
                 distance_[j] = (a - radius) * p_.width + b - radius;
             }
-        for (; j < offsets_; ++j) offset_[j] = offset_[0], distance_[j] = distance_[0];
         for (int h = 0; h < p_.outputs; ++h)
             for (j = 0; j < offsets_; ++j)
                 space_at_[h * offsets_ + j] =
@@ -204,14 +203,14 @@ class Workspace {
     Planes key_{}, value_{}, key_gradient_{}, value_gradient_{};
     Real key_norm_, table_norm_;  // squared lengths of the longest key of the task and of the longest learned vector
     Block block_{};
-    int offsets_;         // of the block, padded
+    int offsets_;         // of the block
     IntVec present_;      // lanes that hold a pixel
     Dropout::Pixels pixels_;
     // Of offset j in the block's list: its number in the neighbourhood, how far away its pixel is; [h][j]: where S is.
     int *offset_, *distance_, *space_at_;
     IntVec* inside_;             // of offset j: lanes whose neighbour is in the image
     Dropout::Offset* noise_;
-    Vec *query_, *out_, *content_, *space_, *element_, *largest_, *total_, *share_, *weight_, *joint_;
+    Vec *query_, *out_, *content_, *space_, *element_, *total_, *share_, *weight_, *joint_;
     Vec *query_gradient_, *weight_gradient_, *content_gradient_, *space_gradient_, *element_gradient_, *share_gradient_;
 };
 

@@ -1,0 +1,73 @@
+// The scores of a block of pixels, in three parts, and their exponentials.
+#pragma once
+#include "workspace.h"
+
+namespace gevit {
+
+constexpr Real LOWEST = -std::numeric_limits<Real>::infinity();
+constexpr Real SMALL = 16;  // a score within it can be exponentiated as it is
+
+class Scores : public Workspace {
+  public:
+    using Workspace::Workspace;
+
+  protected:
+    static Vec as_is(Vec x, int) { return x; }
+
+    // The parts of all scores.
+    void score_content() { dot(query_, p_.queries, moved(key_), shifts(), content_, as_is); }
+
+    void score_positions() {
+        dot(query_, p_.queries, in_.space, p_.space_rows, p_.space_channels, space_);
+        dot(query_ + p_.space_channels * p_.queries, p_.queries, in_.element, p_.element_rows, p_.element_channels,
+            element_);
+    }
+
+    int element_at(int h, int query, int m) const {  // query counts from first_query(h)
+        return p_.element_channels
+                   ? in_.element_index[(ptrdiff_t(h) * p_.pair_queries + query) * p_.keys + m] * p_.queries
+                   : 0;
+    }
+
+    // scores[i][h~] -> e^(score - largest over i)
+    void exponentiate(Vec* scores, int count) {
+        const int queries = p_.queries;
+        in_tiles<ROWS>(queries, [&](auto tile_, int q) {
+            constexpr int tile = tile_;
+            Vec largest[tile];
+            GEVIT_UNROLL for (int t = 0; t < tile; ++t) largest[t] = splat(LOWEST);
+            Vec* at = scores + q;
+            for (int i = 0; i < count; ++i, at += queries)
+                GEVIT_UNROLL for (int t = 0; t < tile; ++t) largest[t] = larger(at[t], largest[t]);
+            at = scores + q;
+            for (int i = 0; i < count; ++i, at += queries)
+                GEVIT_UNROLL for (int t = 0; t < tile; ++t) at[t] = exp(at[t] - largest[t]);
+        });
+    }
+
+    // C, as it is where no score is large; 0 outside the image. False where some are.
+    bool exponentiate_small_content() {
+        Peak peak;
+        dot(query_, p_.queries, moved(key_), shifts(), content_, [&](Vec score, int j) {
+            peak.see(score);
+            return keep_where(inside_[j], exp_within_range(score));
+        });
+        return peak.within(SMALL);
+    }
+
+    // C less the largest score.
+    void exponentiate_content() {
+        const auto outside = [&](Vec value) {
+            Vec* at = content_;
+            for (int m = 0; m < p_.keys; ++m)
+                for (int j = 0; j < offsets_; ++j)
+                    for (int q = 0; q < p_.queries; ++q, ++at) *at = inside_[j] ? *at : value;
+        };
+        score_content();
+        outside(splat(LOWEST));
+        exponentiate(content_, p_.keys * offsets_);
+        outside(Vec{});
+    }
+};
+
+}  // namespace gevit
