@@ -19,8 +19,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from gevit.bench import chart, measure, runner, table
-from gevit.bench.cases import BACKENDS, Case, family, full_suite, quick_suite
+from gevit.bench import chart, measure, roofline, runner, table
+from gevit.bench.cases import BACKENDS, GPU_BACKENDS, Case, family, full_suite, quick_suite
 from gevit.bench.costs import Attention, attention_layers, reference_bytes
 from gevit.bench.report import Figures, Machine, Report, Result
 from gevit.cli import bench, main
@@ -319,6 +319,48 @@ def test_performance_page_is_filled_from_a_report(tmp_path: Path, monkeypatch: p
     assert (tmp_path / "performance_train.png").exists()
     page.main()
     assert copy.read_text() == once
+
+
+# ---- a GPU, which is not here ----
+
+
+def test_device_cuda_without_a_gpu_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["bench", "--device", "cuda"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "--device cuda needs a GPU" in line
+
+
+def test_cases_of_a_gpu_have_its_kernel() -> None:
+    for flags in ([], ["--suite", "full"], ["--model", "d4_sa"]):
+        backends = {case.backend for case in bench._cases(parse("--device", "cuda", *flags))}
+        assert backends == set(GPU_BACKENDS)
+    for device, wrong in (("cuda", "native"), ("cpu", "triton")):
+        with pytest.raises(ValueError, match=f"backend {wrong} is not for --device {device}; valid: reference, fact"):
+            bench._cases(parse("--device", device, "--backend", wrong))
+
+
+def test_time_on_a_gpu_ends_when_its_work_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: happened.append("wait"))
+    measure._timed(lambda: happened.append("step"))
+    assert happened == ["wait", "step", "wait"]
+
+
+def test_the_roofline_is_the_slower_of_memory_and_arithmetic() -> None:
+    layer = Attention(8, 9, 28, 5, 4, 10, 6, 25, own_query=False)
+    for work in (roofline.forward_work(layer), roofline.backward_work(layer)):
+        gpu = roofline.Gpu("any", bandwidth=1.0, peak=1.0)
+        assert work.seconds(gpu, work.done) == work.done > work.needed > work.bytes
+        assert work.seconds(replace(gpu, peak=1e30), work.done) == work.bytes
+    # Queries twice, keys, values and the result; the scores of elements written and read.
+    pixels = 8 * 9 * 28 * 28
+    assert roofline.forward_work(layer).bytes == 4 * pixels * (5 * 4 * 10 + 2 * 4 * 4)
+    twice = replace(layer, batch=16)
+    assert roofline.backward_work(twice).done == 2 * roofline.backward_work(layer).done
 
 
 # ---- flags ----

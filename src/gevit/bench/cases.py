@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gevit._checks import check_choice
 from gevit.models.presets import PRESETS
 
+# The backends of each device, the fastest last.
 BACKENDS = ("reference", "factored", "native")
+GPU_BACKENDS = ("reference", "factored", "triton")
 MODES = ("train", "infer")
 
 
@@ -25,7 +27,7 @@ class Case:
         size: side of the images.
         batch: images in a step.
         mode: `"train"` (forward with dropout, loss, backward, Adam) or `"infer"` (forward, no gradients).
-        backend: `"reference"`, `"factored"` or `"native"`.
+        backend: `"reference"`, `"factored"`, `"native"` or `"triton"`.
     """
 
     model: str
@@ -66,28 +68,29 @@ def family(
         yield Case(name, architecture, side, positions, pixels or natural, images, what, how)
 
 
-def quick_suite() -> list[Case]:
+def quick_suite(backends: Sequence[str] = BACKENDS) -> list[Case]:
     """A minute or two: the three backends at R4, and the two encodings at R8."""
     return [
-        *family(["r4_sa"]),
-        *family(["r8_sa"], encoding=["ge", "relative"], batch=[2], backend=["native"]),
+        *family(["r4_sa"], backend=backends),
+        *family(["r8_sa"], encoding=["ge", "relative"], batch=[2], backend=backends[-1:]),
     ]
 
 
-def full_suite() -> list[Case]:
+def full_suite(backends: Sequence[str] = BACKENDS) -> list[Case]:
     """Everything that the performance page shows."""
     orders = ["z2_sa", "r4_sa", "r8_sa", "r12_sa", "r16_sa"]
+    fastest = backends[-1:]
     cases = [
-        *family(["r4_sa"]),
-        *family(["r8_sa", "d4_sa"], batch=[2]),
+        *family(["r4_sa"], backend=backends),
+        *family(["r8_sa", "d4_sa"], batch=[2], backend=backends),
         # the memory of large problems
-        *family(["r8_sa", "r16_sa"], mode=["train"], backend=["native"]),
-        *family(["r4_sa"], neighborhood=[23], mode=["train"], backend=["native"]),
-        *family(["r4_sa"], preset=["pcam"], batch=[16], backend=["native"]),
+        *family(["r8_sa", "r16_sa"], mode=["train"], backend=fastest),
+        *family(["r4_sa"], neighborhood=[23], mode=["train"], backend=fastest),
+        *family(["r4_sa"], preset=["pcam"], batch=[16], backend=fastest),
         # sweeps over the order of the group and over the neighbourhood
-        *family(orders, batch=[2]),
-        *family(orders, encoding=["relative"], batch=[2], backend=["native"]),
-        *family(["r4_sa"], neighborhood=[3, 5, 9, 15, 23], batch=[2], mode=["train"]),
+        *family(orders, batch=[2], backend=backends),
+        *family(orders, encoding=["relative"], batch=[2], backend=fastest),
+        *family(["r4_sa"], neighborhood=[3, 5, 9, 15, 23], batch=[2], mode=["train"], backend=backends),
     ]
     return list(dict.fromkeys(cases))  # the parts overlap
 

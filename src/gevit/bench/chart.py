@@ -19,8 +19,8 @@ from gevit.rendering.charts import BLUE, GREEN, GRID, ORANGE, WIDTH, save
 __all__ = ["draw", "draw_bars", "draw_sweeps", "save"]
 
 # Markers and dashes say the same as colours.
-COLORS = {"reference": ORANGE, "factored": BLUE, "native": GREEN}
-MARKERS = {"reference": "s", "factored": "^", "native": "o"}
+COLORS = {"reference": ORANGE, "factored": BLUE, "native": GREEN, "triton": GREEN}
+MARKERS = {"reference": "s", "factored": "^", "native": "o", "triton": "D"}
 DASHES = {"ge": "-", "gsa": ":", "relative": "--"}
 QUANTITIES = ("milliseconds per image", "peak memory, MiB")
 AXES = {"group_order": "elements of the group, |H|", "neighborhood": "neighbourhood n of n x n"}

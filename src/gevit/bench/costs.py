@@ -92,10 +92,10 @@ class Attention:
         return self.order ** (2 if self.own_query else 3) * self.neighbors
 
 
-def multiply_adds(layer: GroupAttention, side: int, case: Case) -> int:
-    """Of the attention of one layer, on images of this side; in training with its gradient."""
+def attention_of(layer: GroupAttention, side: int, case: Case) -> Attention:
+    """The attention of one layer, on images of this side."""
     positions: Positions = layer.positions(side, side)
-    work = Attention(
+    return Attention(
         batch=case.batch,
         heads=layer.heads,
         side=side,
@@ -106,6 +106,11 @@ def multiply_adds(layer: GroupAttention, side: int, case: Case) -> int:
         distinct_offsets=positions.space.shape[0],
         own_query=positions.own_query,
     )
+
+
+def multiply_adds(layer: GroupAttention, side: int, case: Case) -> int:
+    """Of the attention of one layer, on images of this side; in training with its gradient."""
+    work = attention_of(layer, side, case)
     return work.forward + (work.backward if case.mode == "train" else 0)
 
 

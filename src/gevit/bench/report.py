@@ -21,7 +21,7 @@ class Figures:
         seconds_median: the median step.
         repeats: number of steps timed.
         images_per_second: at the fastest step.
-        peak_mib: peak memory of the process, above what it held after importing the package.
+        peak_mib: peak memory of the process, above what it held after importing the package; on a GPU, of its tensors.
         attention_seconds: attention in the first group-attention layer alone, in training with its gradient.
         attention_gflops: the rate at which that does the arithmetic it needs, in GFlop/s.
         sgemm_share: that rate as a share of the machine's rate of multiplying float32 matrices.
@@ -84,6 +84,7 @@ class Machine:
         torch: version of torch.
         gevit: version of this package.
         date: ISO date and time of the start.
+        device: the GPU that everything was measured on; None for the processor.
     """
 
     cpu: str
@@ -92,6 +93,7 @@ class Machine:
     torch: str
     gevit: str
     date: str
+    device: str | None = None
 
 
 @dataclass(frozen=True)

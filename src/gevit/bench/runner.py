@@ -10,28 +10,28 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib import metadata
 from typing import Any
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
+from gevit._version import __version__
 from gevit.bench.cases import Case
 from gevit.bench.report import Figures, Machine, Report, Result
 from gevit.environment import cpu_model
 
 
-def run_cases(cases: Sequence[Case], threads: int, seconds: float) -> Report:
+def run_cases(cases: Sequence[Case], threads: int, seconds: float, device: str = "cpu") -> Report:
     """Measure the machine, then every case; progress shows on stderr, and Ctrl-C ends with what there is."""
     results: list[Result] = []
     with _progress(len(cases)) as show:
         show(0, "how fast this machine multiplies matrices")
-        machine, sgemm_gflops = _machine(threads)
+        machine, sgemm_gflops = _machine(threads, device)
         try:
             for number, case in enumerate(cases):
                 show(number, f"{case.architecture} {case.mode}, {case.work}, {case.backend}")
-                results.append(run_case(case, threads, seconds, sgemm_gflops))
+                results.append(run_case(case, threads, seconds, sgemm_gflops, device))
         except KeyboardInterrupt:
             pass
     return Report(machine, sgemm_gflops, len(results) < len(cases), tuple(results))
@@ -52,10 +52,10 @@ def _progress(total: int) -> Iterator[Callable[[int, str], None]]:
         yield lambda done, what: progress.update(task, completed=done, description=what)
 
 
-def run_case(case: Case, threads: int, seconds: float, sgemm_gflops: float) -> Result:
+def run_case(case: Case, threads: int, seconds: float, sgemm_gflops: float, device: str = "cpu") -> Result:
     """Measure one case."""
     try:
-        found = ask({"case": asdict(case), "threads": threads, "seconds": seconds})
+        found = ask({"case": asdict(case), "threads": threads, "seconds": seconds, "device": device})
     except ChildProcessError as error:
         return Result(case, "failed", str(error), None, None)
     if figures := found["figures"]:
@@ -63,12 +63,12 @@ def run_case(case: Case, threads: int, seconds: float, sgemm_gflops: float) -> R
     return Result(case, **found)
 
 
-def _machine(threads: int) -> tuple[Machine, float]:
-    """What runs here, and how fast it multiplies matrices with so many threads, in GFlop/s."""
+def _machine(threads: int, device: str) -> tuple[Machine, float]:
+    """What runs here, and how fast it multiplies matrices (on the CPU with so many threads), in GFlop/s."""
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    found = ask({"case": None, "threads": threads})
-    version = metadata.version("gevit")
-    return Machine(cpu_model(), threads, found["capability"], found["torch"], version, date), found["sgemm_gflops"]
+    found = ask({"case": None, "threads": threads, "device": device})
+    versions = (found["capability"], found["torch"], __version__)
+    return Machine(cpu_model(), threads, *versions, date, found.get("device")), found["sgemm_gflops"]
 
 
 def ask(request: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from gevit.rendering.words import step_time
 
 NOTES = """\
 step: the fastest; x: how many times faster, or smaller, than the reference
-peak: memory above that of the imported package
+peak: memory above that of the imported package; on a GPU, that of tensors
 attention: the first group-attention layer alone; sgemm: its share of that rate"""
 
 
@@ -22,7 +22,7 @@ def show(report: Report, console: Console) -> None:
     """Print the machine, a table for each case, and how the encodings compare."""
     machine = report.machine
     lines = [
-        f"{machine.cpu}, {machine.threads} threads, {machine.capability}",
+        machine.device or f"{machine.cpu}, {machine.threads} threads, {machine.capability}",
         f"torch {machine.torch}, gevit {machine.gevit}, sgemm {report.sgemm_gflops:.0f} GFlop/s",
     ]
     console.print("\n".join(lines), highlight=False, markup=False)

@@ -47,9 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     several("--encoding", "ge (the default), gsa or relative", metavar="NAME")
     several("--batch", "images in a step (default: 8)", type=positive_integer, metavar="N")
     several("--size", "side of the images (default: the preset's)", type=positive_integer, metavar="N")
-    several("--backend", "default: all three", choices=["reference", "factored", "native"])
+    several("--backend", "default: all of the device", choices=["reference", "factored", "native", "triton"])
     case.add_argument("--mode", choices=["train", "infer", "both"], help="default: both")
 
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: a GPU of NVIDIA or AMD")
     parser.add_argument("--threads", type=positive_integer, default=2, metavar="N", help="of every measurement")
     parser.add_argument(
         "--seconds",
@@ -79,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
     from gevit.bench import measure, runner, table
     from gevit.rendering.tables import make_console
 
+    _check_device(args.device)
     cases = _cases(args)
     for case in cases:
         measure.build(case)
@@ -88,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     if chart_file:
         _check_chart(chart_file)
 
-    report = runner.run_cases(cases, args.threads, args.seconds)
+    report = runner.run_cases(cases, args.threads, args.seconds, args.device)
     if out:
         report.save(out)
     if args.json:
@@ -105,16 +107,29 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _cases(args: argparse.Namespace) -> list[Case]:
-    from gevit.bench.cases import MODES, SUITES, family
+    from gevit.bench.cases import BACKENDS, GPU_BACKENDS, MODES, SUITES, family
 
     given = {flag: getattr(args, flag) for flag in CASE_FLAGS if hasattr(args, flag)}
+    backends = GPU_BACKENDS if args.device == "cuda" else BACKENDS
     if not given:
-        return SUITES[getattr(args, "suite", "quick")]()
+        return SUITES[getattr(args, "suite", "quick")](backends)
     if hasattr(args, "suite"):
         flags = ", ".join(f"--{flag}" for flag in given)
         raise ValueError(f"a suite has cases of its own: leave out {flags}, or leave out --suite")
+    if wrong := set(given.setdefault("backend", backends)) - set(backends):
+        raise ValueError(f"backend {', '.join(wrong)} is not for --device {args.device}; valid: {', '.join(backends)}")
     mode = given.pop("mode", "both")
     return list(dict.fromkeys(family(**given, mode=MODES if mode == "both" else [mode])))
+
+
+def _check_device(device: str) -> None:
+    """Find out before the run whether there is such a device."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            f"--device cuda needs a GPU, and torch {torch.__version__} finds none; leave it out for the CPU"
+        )
 
 
 def _check_file(flag: str, path: Path) -> None:
