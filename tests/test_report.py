@@ -5,7 +5,6 @@ import json
 import math
 import re
 import struct
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from gevit.rendering.charts import inline_svg
 from gevit.rendering.escape import markdown
 from gevit.rendering.words import duration, printable
 from gevit.training.report import PANELS, RunRecord, curve_figures, write_report
+from tests.html_page import Page
 
 FILES = ["curves.png", "report.html", "report.json", "report.md"]
 
@@ -80,39 +80,6 @@ def folder(run: RunRecord, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run") / "new"
     write_report(folder, run)
     return folder
-
-
-class Page(HTMLParser):
-    """Collects text and references, and checks that every element is closed."""
-
-    VOID = ("meta", "use", "path", "rect", "br")
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.words: list[str] = []
-        self.references: list[str] = []
-        self.tags: set[str] = set()
-        self.feed(text)
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        if tag not in self.VOID:
-            self.open.append(tag)
-        self.references += [value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "srcset")]
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-        if tag not in self.VOID:
-            self.open.pop()
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag not in self.VOID:
-            assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
 
 
 def test_all_files_and_nothing_else(folder: Path) -> None:

@@ -141,9 +141,9 @@ def test_a_resumed_run_keeps_what_must_stay_and_takes_what_may_change(tmp_path: 
     for name in FIXED:
         other = {"model": "z2_sa", "data": "x", "preset": "pcam", "encoding": "gsa", "pooling": "sum_max", "ema": "0.5",
                  "optimizer": "sgd", "skip_corrupt": True, "rotate": True, "flip": True, "momentum": "0.5",
-                 "label_smoothing": "0.5", "dropout": "0.5", "precision": "bfloat16",
+                 "label_smoothing": "0.5", "dropout": "0.5", "precision": "bf16-mixed",
                  "select": "macro_f1", "balance": "weights", "brightness": "0.5", "contrast": "0.5",
-                 "stain": "0.5"}.get(name, "77")  # fmt: skip
+                 "stain": "0.5", "initialisation": "paper"}.get(name, "77")  # fmt: skip
         with pytest.raises(ValueError, match=rf"has {name} = .*another run with another --out"):
             check_folder(resumed_config(tmp_path, {name: other})[0], resume=True)
     check_folder(resumed_config(tmp_path, {"lr": "0.2", "epochs": "9"})[0], resume=True)

@@ -187,7 +187,7 @@ def test_settings_reach_the_optimizer(optimizer: str) -> None:
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # some processors lack it, and torch takes another way
 @pytest.mark.parametrize("settings", [{"model": "z2_cnn"}, {"model": "r4_sa", "neighborhood": 3, "batch_size": 12}])
 def test_bfloat16_trains(tmp_path: Path, data: DataSet, settings: dict[str, Any]) -> None:
-    run = fitted(tmp_path, data, precision="bfloat16", **settings)
+    run = fitted(tmp_path, data, precision="bf16-mixed", **settings)
     assert all(math.isfinite(float(row["loss"])) for row in rows(tmp_path / "steps.csv"))
     assert {tensor.dtype for tensor in run.state.model.parameters()} == {torch.float32}
 

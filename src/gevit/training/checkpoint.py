@@ -114,16 +114,23 @@ class Progress:
 
 
 class RunState:
-    """Weights, their moving average, the optimizer's moments, the best weights so far, and the progress.
+    """Weights, their moving average, the optimizer's moments, the best weights so far, the scale of a loss that is
+    differentiated in float16, and the progress.
 
     A state is of a run on certain data, whose digest it carries. The best weights are those with the best figure on
     validation, `select`.
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: Optimizer, ema_decay: float, data: str, select: str = "accuracy"
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        ema_decay: float,
+        data: str,
+        select: str = "accuracy",
+        scaler: torch.amp.GradScaler | None = None,
     ) -> None:
-        self.data, self.select = data, select
+        self.data, self.select, self.scaler = data, select, scaler
         self.model = model
         self.optimizer = optimizer
         # Averages the statistics of batch norms too: those of the present weights are of other activations.
@@ -156,7 +163,8 @@ class RunState:
             for name, tensor in moments.items():
                 if tensor is not None:
                     tensors[f"optimizer/{index}/{name}"] = torch.as_tensor(tensor)
-        return Checkpoint(tensors, {"progress": vars(self.progress), "data": self.data})
+        scaler = self.scaler.state_dict() if self.scaler is not None else {}
+        return Checkpoint(tensors, {"progress": vars(self.progress), "data": self.data, "scaler": scaler})
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go back to a checkpoint; raises `ValueError` if it is of a run on other data, or of another model."""
@@ -178,6 +186,8 @@ class RunState:
             index, name = path.split("/")
             moments.setdefault(int(index), {})[name] = tensor
         self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": moments})
+        if self.scaler is not None:
+            self.scaler.load_state_dict(checkpoint.facts["scaler"])
         self.progress = Progress(**checkpoint.facts["progress"])
 
 

@@ -22,6 +22,8 @@ from gevit.rendering.words import FIGURES
 LARGEST_FILE = 20_000  # bytes; the settings of a run take about 1,000
 LONGEST_VALUE = 80  # characters of a value that an error shows
 EPOCHS = 20  # of a run that has no other end
+PRECISIONS = ("float32", "bf16-mixed", "16-mixed")
+OLDER_NAMES = {"precision": {"bfloat16": "bf16-mixed"}}  # which files of settings may have
 RATES = {"muon": 2e-2, "adam": 1e-3, "adamw": 1e-3, "sgd": 1e-2}  # learning rates of those that have no other
 
 
@@ -76,12 +78,18 @@ class TrainConfig:
     restrict: str | None = _setting(
         "network", None, "subgroup of the late feature maps, e.g. c4 for a d4 model, or c4@2: from stage 2 on"
     )
+    initialisation: str | None = _setting(
+        "network",
+        None,
+        "how attention starts; default: as in the paper for its architectures, else like a convolution",
+        choices=("paper", "convolution"),
+    )
     pooling: str = _setting("network", "max_mean", "invariant head", choices=("max_mean", "sum_max"))
     backend: str = _setting(
         "network",
         "auto",
         "attention backend",
-        choices=("auto", "reference", "factored", "native"),
+        choices=("auto", "reference", "factored", "native", "triton"),
         may_change=True,
     )
     dropout: float | None = _setting(
@@ -175,7 +183,7 @@ class TrainConfig:
     )
 
     seed: int = _setting("machine", 0, "seed of everything random", SEED)
-    precision: str = _setting("machine", "float32", "arithmetic", choices=("float32", "bfloat16"))
+    precision: str = _setting("machine", "float32", "arithmetic; mixed: products in 16 bits", choices=PRECISIONS)
     accelerator: str = _setting("machine", "auto", "device", choices=("auto", "cpu", "gpu", "mps"), may_change=True)
     devices: int | None = _setting(
         "machine", None, "processes a machine; default: 1 on the CPU, all GPUs", COUNT, may_change=True
@@ -196,9 +204,10 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name, entry in SETTINGS.items():
             value = _typed(name, getattr(self, name))
+            value = OLDER_NAMES.get(name, {}).get(value, value)
             object.__setattr__(self, name, value)
             choices, check = entry.metadata["choices"], entry.metadata["check"]
-            if choices and value not in choices:
+            if choices and value is not None and value not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, got {_shown(value)}")
             if check and value is not None and not check.holds(value):
                 raise ValueError(f"{name} must be {check.words}, got {_shown(value)}")

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from lightning.fabric import Fabric
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from gevit.data import DataSet
@@ -41,6 +41,7 @@ from gevit.training.run_folder import CHECKPOINTS, CONFIG, check_folder, held, w
 from gevit.training.setup import (
     check_image_size,
     describe_model,
+    loss_scaler,
     make_batches,
     make_fabric,
     make_model,
@@ -131,7 +132,7 @@ class Run:
         fresh = on_first_process(fabric, lambda: self._start(model))  # the others get the weights of the first
         optimizer = make_optimizer(config, model)
         self.network, self.optimizer = fabric.setup(model, optimizer)
-        self.state = RunState(model, optimizer, config.ema, digest, config.select)
+        self.state = RunState(model, optimizer, config.ema, digest, config.select, loss_scaler(fabric))
         self.batches = make_batches(config, data, fabric.global_rank, fabric.world_size)
         weighted = config.balance == "weights"
         self.weights = class_weights(data.train.labels, len(data.classes)).to(fabric.device) if weighted else None
@@ -296,7 +297,8 @@ class Run:
             correct += (logits.argmax(dim=1) == y).sum()
         stop = torch.tensor(float(interrupt.requested), device=images.device)
         sums = self._total(torch.stack([loss_sum, correct, stop])).tolist()
-        norm = float(nn.utils.clip_grad_norm_(self.state.model.parameters(), config.clip_norm or math.inf))
+        clip: Any = {"max_norm": config.clip_norm or math.inf, "error_if_nonfinite": False}
+        norm = float(self.fabric.clip_gradients(self.network, self.optimizer, **clip))  # type: ignore[arg-type]
         row = {
             "step": step + 1,
             "epoch": step // self.batches.steps_per_epoch + 1,
@@ -305,7 +307,7 @@ class Run:
             "accuracy": sums[1] / self.batches.batch_size,
             "gradient_norm": norm,
         }
-        if not (math.isfinite(row["loss"]) and math.isfinite(norm)):
+        if not (math.isfinite(row["loss"]) and (math.isfinite(norm) or self._may_skip())):
             raise NonFiniteError(
                 f"the loss is {row['loss']} and the norm of its gradient {norm} at step {step + 1} (learning rate "
                 f"{rate:.2g}); stopped before the weights were changed. Look for bad values in the data, or try "
@@ -317,6 +319,11 @@ class Run:
         if self.state.average is not None:
             self.state.average.update_parameters(self.state.model)
         return row, bool(sums[2])
+
+    def _may_skip(self) -> bool:
+        """Whether a step whose gradient overflows is left out: until scaling the loss down has had its chance."""
+        scaler = self.state.scaler
+        return scaler is not None and scaler.get_scale() > 1
 
     def _loss(self, logits: Float[Tensor, "part classes"], labels: Int[Tensor, " part"]) -> Float[Tensor, ""]:
         """The mean over images; where they are weighted, by the number of images, so that parts of a batch add up."""

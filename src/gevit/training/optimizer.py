@@ -40,7 +40,7 @@ def make_optimizer(config: TrainConfig, model: EquivariantModel) -> Optimizer:
     if config.optimizer == "muon":
         return Muon(*hidden_matrices(model), config.peak_lr, config.momentum, config.weight_decay)
     kind: type[Adam] = {"adam": Adam, "adamw": AdamW}[config.optimizer]
-    return kind(model.parameters(), config.peak_lr, weight_decay=config.weight_decay)
+    return kind(model.parameters(), config.peak_lr, weight_decay=config.weight_decay, fused=True)
 
 
 class Muon(Optimizer):

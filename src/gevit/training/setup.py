@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 from lightning.fabric import Fabric
+from lightning.fabric.plugins import MixedPrecision, Precision
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 
@@ -40,20 +41,33 @@ def make_fabric(config: TrainConfig) -> Fabric:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         nodes = int(os.environ["WORLD_SIZE"]) // devices
-    precision = {"float32": "32-true", "bfloat16": "bf16-mixed"}[config.precision]
     try:
         return Fabric(
             accelerator=config.accelerator,
             devices=devices or "auto",
             num_nodes=nodes,
             strategy="ddp" if (devices or 1) * nodes > 1 else "auto",
-            precision=precision,  # type: ignore[arg-type]
+            plugins=[_precision(config)],
         )
     except (RuntimeError, MisconfigurationException) as error:
         raise ValueError(
             f"cannot train with accelerator {config.accelerator!r}, devices {config.devices}, nodes {config.nodes} "
             f"and precision {config.precision!r} here: {error}"
         ) from error
+
+
+def _precision(config: TrainConfig) -> Precision:
+    """Arithmetic, as asked: Fabric by itself would train in bfloat16 on a CPU where float16 is meant."""
+    if config.precision == "float32":
+        return Precision()
+    accelerator = None if config.accelerator == "cpu" else torch.accelerator.current_accelerator()
+    return MixedPrecision(config.precision, accelerator.type if accelerator else "cpu")  # type: ignore[arg-type]
+
+
+def loss_scaler(fabric: Fabric) -> torch.amp.GradScaler | None:
+    """What keeps gradients within the range of float16, where those are trained with."""
+    scaler: torch.amp.GradScaler | None = getattr(fabric.strategy.precision, "scaler", None)
+    return scaler
 
 
 def on_every_process(fabric: Fabric, action: Callable[[], Outcome]) -> Outcome:
@@ -148,7 +162,7 @@ def preset_for(model: str, data: DataSet) -> str:
 def make_model(config: TrainConfig, info: ModelInfo) -> EquivariantModel:
     """A model with its first weights, drawn from the run's seed."""
     torch.manual_seed(seed_for(config.seed, For.WEIGHTS))
-    model = build(info, config.backend)
+    model = build(info, config.backend, config.initialisation)
     if config.dropout is not None:
         for layer in model.modules():
             if isinstance(layer, nn.Dropout) and layer.p:
