@@ -12,7 +12,7 @@ import gevit
 from gevit.equivariance import assert_equivariant, measure
 from gevit.equivariance.comparison import compare_translation
 from gevit.groups import Cyclic, Dihedral, Group
-from gevit.layers import Downsample, GroupAttention, PreNormBlock, Restriction, StochasticDepth
+from gevit.layers import Downsample, GroupAttention, PreNormBlock, Restriction, StochasticDepth, Upsample
 from gevit.models import GroupTransformer
 from gevit.models.info import ModelInfo
 from gevit.models.registry import SELF_ATTENTION
@@ -183,6 +183,25 @@ def test_translations_of_a_stem() -> None:
     assert compare_translation(model, torch.randn(1, 20, 20), "stage2_block2").error.worst < 1e-4
 
 
+@pytest.mark.parametrize("size", [(8, 8), (7, 9), (8, 7), (2, 5), (1, 1), (1, 6)])
+def test_upsampling_is_equivariant_and_puts_points_where_they_were(size: tuple[int, int]) -> None:
+    group = Dihedral(4)
+
+    def there_and_back(x: Tensor) -> Tensor:
+        back: Tensor = Upsample()(Downsample()(x), x.shape[-2:])
+        return back
+
+    x = torch.randn(2, 3, 8, *size, dtype=torch.float64)
+    assert_equivariant(there_and_back, x, group, tolerance=1e-12)
+    # A blur keeps a slope away from the border, so it must come back where it was.
+    slope = torch.arange(12.0).expand(1, 1, 1, 12, 12)
+    for even in (slope, slope[..., :11, :11]):
+        back = there_and_back(even)
+        torch.testing.assert_close(back[..., 3:-3], even[..., 3:-3])
+    with pytest.raises(ValueError, match="rounded up"):
+        Upsample()(x, (2 * size[0] + 1, size[1]))
+
+
 def test_block_is_equivariant_in_training_and_evaluation() -> None:
     group = Dihedral(4)
     block = PreNormBlock(gevit.GroupAttention(group, 12, 12, heads=2, neighborhood=3)).double()
@@ -193,12 +212,13 @@ def test_block_is_equivariant_in_training_and_evaluation() -> None:
 
 class TestStartsLikeAConvolution:
     @staticmethod
-    def scores(layer: gevit.GroupAttention) -> tuple[Tensor, Tensor]:
+    def scores(layer: gevit.GroupAttention | gevit.LiftingAttention) -> tuple[Tensor, Tensor]:
         """Scores of every offset (as output element 0 sees it) and of every element, for each head, without content."""
         positions = layer.positions(9, 9)
         bias = layer.query.bias.view(layer.head_channels, layer.heads) / layer.in_channels**0.5
         parts = positions.space.shape[1]
-        return positions.space[positions.offset_index[0]] @ bias[:parts], positions.element @ bias[parts:]
+        element = positions.element @ bias[parts:] if positions.element.numel() else bias.new_empty(0, layer.heads)
+        return positions.space[positions.offset_index[0]] @ bias[:parts], element
 
     @pytest.mark.parametrize("neighborhood", [3, 5, 7])
     @pytest.mark.parametrize("group", [Cyclic(1), Cyclic(4), Dihedral(4)], ids=str)
@@ -216,6 +236,29 @@ class TestStartsLikeAConvolution:
             top = elements.topk(2, dim=0).values
             # Where a head has a channel for each element they do not disturb each other.
             assert (top[0] - top[1]).min() > (0.5 if group.order <= layer.positions(9, 9).element.shape[1] else 0)
+
+    @pytest.mark.parametrize("group", [Cyclic(1), Cyclic(4), Dihedral(4)], ids=str)
+    def test_so_does_each_head_of_lifting(self, group: Group) -> None:
+        layer = gevit.LiftingAttention(group, 3, 8, heads=9, neighborhood=5, initialisation="convolution")
+        offsets, _ = self.scores(layer)
+        assert offsets.argmax(0).sort().values.tolist() == [5 * r + c for r in (1, 2, 3) for c in (1, 2, 3)]
+        margins = offsets.topk(2, dim=0).values
+        assert (margins[0] - margins[1]).min() > 1
+        assert_equivariant(layer.double(), torch.randn(1, 3, 6, 7, dtype=torch.float64), group)
+
+    def test_an_architecture_of_the_paper_can_start_so(self) -> None:
+        for preset, default in (("rotmnist", "paper"), ("nano", "convolution")):
+            states = []
+            for initialisation in (None, "paper", "convolution"):
+                torch.manual_seed(0)
+                states.append(gevit.create_model("r4_sa", preset, initialisation=initialisation).state_dict())
+            same = [
+                all(torch.equal(x, y) for x, y in zip(states[0].values(), state.values(), strict=True))
+                for state in states
+            ]
+            assert same == [True, default == "paper", default == "convolution"]
+        with pytest.raises(ValueError, match="leave one of them out"):
+            gevit.create_model("r4_sa", pretrained=True, initialisation="convolution")
 
     def test_heads_differ_and_the_seed_decides(self) -> None:
         layers = []
@@ -237,6 +280,8 @@ class TestStartsLikeAConvolution:
     def test_too_few_channels_are_refused(self) -> None:
         with pytest.raises(ValueError, match="at least 12"):
             gevit.GroupAttention(Cyclic(4), 8, 8, initialisation="convolution")
+        with pytest.raises(ValueError, match="at least 8"):
+            gevit.LiftingAttention(Cyclic(4), 1, 4, initialisation="convolution")
         with pytest.raises(ValueError, match="unknown initialisation"):
             gevit.GroupAttention(Cyclic(4), 12, 12, initialisation="xavier")
 

@@ -1,7 +1,7 @@
 """Trained models as files: the weights (`.safetensors`), and beside them what it takes to use them (`.json`).
 
-The weights file carries a digest of both, so that two files that do not belong together, or that were damaged or
-edited, are noticed.
+Under the names that the Hugging Face hub wants (`gevit.hub`) they are the same two files. The weights file carries a
+digest of both, so that two files that do not belong together, or that were damaged or edited, are noticed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from gevit.models.registry import build, list_models
 from gevit.orbit import Orbit
 
 IN_RUN_FOLDER = "model.safetensors"
+HUB_CONFIG = "config.json"
 _DIGEST = "gevit_sha256"
 _LARGEST_INFO = 2**24
 
@@ -38,8 +39,12 @@ def save(model: nn.Module, info: ModelInfo, path: str | Path) -> None:
             "an Orbit has no weights of its own: save the model inside, orbit.model, and put it into an Orbit again "
             f"when it is loaded: gevit.Orbit(gevit.load(path), gevit.groups.{model.group})"
         )
-    weights_path, info_path = _pair(path)
-    state = {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
+    save_pair(model, info, *_pair(path))
+
+
+def save_pair(model: nn.Module, info: ModelInfo, weights_path: Path, info_path: Path) -> None:
+    """The same for two files of any name."""
+    state = _state(model)
     _check_fit(state, _blank(info, "auto").state_dict(), "the model to save is not the one that info describes")
     text = info.to_json().encode()
     # Both are on disk before the first of them takes the place of an earlier one.
@@ -52,7 +57,7 @@ def load(path: str | Path, backend: str = "auto") -> EquivariantModel:
     """Read a model that `save` wrote, in evaluation mode; what is known of it is its `info`, a `ModelInfo`.
 
     Args:
-        path: the `.safetensors` file, the `.json` beside it, or the folder of a run.
+        path: the `.safetensors` file, the `.json` beside it, the folder of a run, or one that `save_pretrained` wrote.
         backend: how attention is computed, see `gevit.attention`.
 
     >>> import tempfile
@@ -80,7 +85,20 @@ def load(path: str | Path, backend: str = "auto") -> EquivariantModel:
     _check_fit(state, model.state_dict(), f"the weights in {weights_path} are not those of {info.name!r} here")
     model.load_state_dict(state)
     model.info = info
+    model.origin = weights_path
     return model.eval()
+
+
+def is_as_loaded(model: EquivariantModel) -> bool:
+    """Whether weights and `info` are still those of the file that the model was loaded from."""
+    if model.origin is None or model.info is None or not model.origin.is_file():
+        return False
+    metadata, _ = _read_weights(model.origin)
+    return metadata.get(_DIGEST) == _digest(model.info.to_json().encode(), _state(model))
+
+
+def _state(model: nn.Module) -> dict[str, Tensor]:
+    return {key: value.detach().cpu().contiguous() for key, value in model.state_dict().items()}
 
 
 def _pair(path: str | Path) -> tuple[Path, Path]:
@@ -89,7 +107,9 @@ def _pair(path: str | Path) -> tuple[Path, Path]:
     if not path.exists() and not path.suffix:
         raise ValueError(f"there is no {path}; expected the folder of a run, or a .safetensors file")
     if path.is_dir():
-        path = path / IN_RUN_FOLDER
+        folder, path = path, path / IN_RUN_FOLDER
+        if (folder / HUB_CONFIG).is_file() and not path.with_suffix(".json").exists():
+            return path, folder / HUB_CONFIG
     if path.suffix not in (".safetensors", ".json"):
         raise ValueError(
             f"expected a .safetensors file, the .json beside it, or a folder with {IN_RUN_FOLDER}, got {path}"
@@ -149,7 +169,10 @@ def _read_weights(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
 
 def _existing(path: Path) -> Path:
     if not path.is_file():
-        raise ValueError(f"there is no {path}; a model is saved as two files, NAME.safetensors and NAME.json")
+        raise ValueError(
+            f"there is no {path}; a model is saved as two files, NAME.safetensors and NAME.json, or "
+            f"{IN_RUN_FOLDER} and {HUB_CONFIG}"
+        )
     return path
 
 

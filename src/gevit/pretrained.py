@@ -34,6 +34,7 @@ def create_model(
     backend: str = ...,
     pretrained: bool | str = ...,
     restrict: str | None = ...,
+    initialisation: str | None = ...,
     features_only: Literal[False] = ...,
 ) -> EquivariantModel: ...
 
@@ -50,6 +51,7 @@ def create_model(
     backend: str = ...,
     pretrained: bool | str = ...,
     restrict: str | None = ...,
+    initialisation: str | None = ...,
     *,
     features_only: Literal[True],
     out_indices: Sequence[int] | None = ...,
@@ -67,6 +69,7 @@ def create_model(
     backend: str = "auto",
     pretrained: bool | str = False,
     restrict: str | None = None,
+    initialisation: str | None = None,
     features_only: bool = False,
     out_indices: Sequence[int] | None = None,
 ) -> EquivariantModel | FeatureMaps:
@@ -97,6 +100,8 @@ def create_model(
             random weights, to be trained; other options than theirs are refused.
         restrict: the subgroup that feature maps live on from the last stage on, such as `"c4"`, or from stage 2 on,
             `"c4@2"`; the model is equivariant to that subgroup (see `GroupTransformer`).
+        initialisation: how the attention of random weights starts: `"paper"`, or `"convolution"`, each head at a pixel
+            and an element, which learns faster; None for `"paper"` in the paper's architectures, else `"convolution"`.
         features_only: give the feature maps of each resolution instead of logits, see `gevit.models.FeatureMaps`.
         out_indices: with `features_only`, which of them.
 
@@ -113,7 +118,12 @@ def create_model(
         "restrict": restrict,
     }
     if pretrained is False:
-        model = build_model(name, preset, **options, backend=backend)
+        model = build_model(name, preset, **options, backend=backend, initialisation=initialisation)
+    elif initialisation is not None:
+        raise ValueError(
+            f"initialisation={initialisation!r} is for random weights, and pretrained={pretrained!r} loads trained "
+            "ones; leave one of them out"
+        )
     else:
         model = _load_pretrained(name, preset, pretrained, options, backend)
     if out_indices is not None and not features_only:
@@ -144,7 +154,8 @@ class Pretrained:
     Attributes:
         model: what `create_model` takes as `name`.
         preset: what it takes as `preset`.
-        data: what it takes as `pretrained`: the data set they were trained on.
+        data: what it takes as `pretrained`: the data set they were trained on, and what sets them apart where there are
+            several, such as `digits-upright-gsa`.
         classes: the names of the classes.
         accuracy: the share of the test images that is right; None if it is not known.
         size: of the file, in bytes.

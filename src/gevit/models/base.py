@@ -5,7 +5,11 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import importlib
 from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -34,11 +38,15 @@ class EquivariantModel(nn.Module):
 
     Attributes:
         info: what is known of a trained model, None for one with random weights.
+        recipe: the arguments of `gevit.create_model` that it was made by, if it was; channels and classes aside.
+        origin: the file that its weights were read from, if they were.
         num_features: channels of the last map before the classes.
         grad_checkpointing: see `set_grad_checkpointing`.
     """
 
     info: ModelInfo | None = None
+    recipe: dict[str, Any] | None = None
+    origin: Path | None = None
     num_features: int
     grad_checkpointing: bool = False
 
@@ -58,6 +66,10 @@ class EquivariantModel(nn.Module):
 
     def _classifier(self, num_classes: int) -> nn.Module:
         return Pointwise(self.num_features, num_classes, bias=False)
+
+    def get_classifier(self) -> nn.Module:
+        """The map to the classes; the identity if there are none."""
+        return self.body["classes"] if "classes" in self.body else nn.Identity()
 
     def reset_classifier(self, num_classes: int) -> None:
         """Replace the map to the classes by one with random weights, for so many classes; none at all if 0.
@@ -112,10 +124,51 @@ class EquivariantModel(nn.Module):
                 f"got {height}x{width}"
             )
 
+    def describe(self) -> ModelInfo:
+        """What it takes to build the model again: its `info`, or for random weights one without a normalisation."""
+        if self.info:
+            return self.info
+        if self.recipe is None:
+            raise ValueError("only a model that gevit.create_model or gevit.load made knows how to be built again")
+        channels, classes = self.preset.in_channels, self.preset.num_classes
+        return ModelInfo(
+            **self.recipe,
+            in_channels=channels,
+            num_classes=classes,
+            classes=tuple(map(str, range(classes))),
+            image_size=self.preset.image_size,
+            mean=(0.0,) * channels,
+            std=(1.0,) * channels,
+        )
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the model as the Hugging Face hub has it, see `gevit.hub.save_pretrained`."""
+        _hub().save_pretrained(self, folder)
+
+    @classmethod
+    def from_pretrained(cls, source: str | Path, **options: Any) -> EquivariantModel:
+        """Read a model from a folder or from the Hugging Face hub, see `gevit.hub.from_pretrained`."""
+        model = _hub().from_pretrained(source, **options)
+        if not isinstance(model, cls):
+            raise ValueError(
+                f"{source} holds a {type(model).__name__}, not a {cls.__name__}; use gevit.from_pretrained"
+            )
+        return model
+
+    def push_to_hub(self, repo_id: str, **options: Any) -> str:
+        """Upload the model to the Hugging Face hub, see `gevit.hub.push_to_hub`."""
+        address: str = _hub().push_to_hub(self, repo_id, **options)
+        return address
+
     @property
     def smallest_image(self) -> int:
         """The smallest height and width that the network takes."""
         return 1
+
+
+def _hub() -> ModuleType:
+    # It builds models, and so stands above them: they know it by name alone, and only when it is asked for.
+    return importlib.import_module("gevit.hub")
 
 
 def checkpointed(layer: nn.Module, x: Tensor) -> Tensor:

@@ -53,6 +53,7 @@ def build_model(
     pooling: str = "max_mean",
     backend: str = "auto",
     restrict: str | None = None,
+    initialisation: str | None = None,
 ) -> EquivariantModel:
     """Build a model by name, with random weights; the arguments are those of `gevit.create_model`."""
     check_choice("model", name, list_models())
@@ -65,23 +66,45 @@ def build_model(
         if architecture.stem:
             raise ValueError(f"preset {preset!r} is an architecture of the self-attention models, which {name} is not")
         _check_defaults(
-            name, neighborhood=neighborhood, encoding=encoding, pooling=pooling, backend=backend, restrict=restrict
+            name,
+            neighborhood=neighborhood,
+            encoding=encoding,
+            pooling=pooling,
+            backend=backend,
+            restrict=restrict,
+            initialisation=initialisation,
         )
-        return _BASELINES[name](architecture)
-    return GroupTransformer(
-        SELF_ATTENTION[name],
-        architecture,
-        neighborhood=neighborhood,
-        encoding=encoding,
-        pooling=pooling,
-        backend=backend,
-        restrict=restrict,
-    )
+        model: EquivariantModel = _BASELINES[name](architecture)
+    else:
+        model = GroupTransformer(
+            SELF_ATTENTION[name],
+            architecture,
+            neighborhood=neighborhood,
+            encoding=encoding,
+            pooling=pooling,
+            backend=backend,
+            restrict=restrict,
+            initialisation=initialisation,
+        )
+    model.recipe = {
+        "name": name,
+        "preset": preset,
+        "neighborhood": _hashable(neighborhood),
+        "encoding": _hashable(encoding),
+        "pooling": pooling,
+        "restrict": restrict,
+    }
+    return model
 
 
-def build(info: ModelInfo, backend: str = "auto") -> EquivariantModel:
+def build(info: ModelInfo, backend: str = "auto", initialisation: str | None = None) -> EquivariantModel:
     """The model that is described, with random weights."""
-    return build_model(info.name, info.preset, **info.options, backend=backend)
+    return build_model(info.name, info.preset, **info.options, backend=backend, initialisation=initialisation)
+
+
+def _hashable(value: object) -> object:
+    """One for each stage is a tuple in `ModelInfo`."""
+    return value if isinstance(value, str) or not isinstance(value, Sequence) else tuple(value)
 
 
 def _check_defaults(name: str, **options: object) -> None:

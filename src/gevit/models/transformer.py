@@ -42,6 +42,8 @@ class GroupTransformer(EquivariantModel):
         restrict: a subgroup, such as `"c4"`, that the feature maps live on from the last stage on, or with a number,
             such as `"c4@2"`, from that stage on (1 is the first). The network is then equivariant to the subgroup
             alone: early layers share weights among more orientations than late ones tell apart.
+        initialisation: how attention starts, `"paper"` or `"convolution"` (see `GroupAttention`); None for what the
+            architecture is made for: the paper's as in the paper, the others like a convolution.
 
     Attributes:
         group: the group the network is equivariant to, besides translations.
@@ -58,7 +60,9 @@ class GroupTransformer(EquivariantModel):
         pooling: str = "max_mean",
         backend: str = "auto",
         restrict: str | None = None,
+        initialisation: str | None = None,
     ) -> None:
+        initialisation = initialisation or ("convolution" if preset.stem else "paper")
         stages = len(preset.stages)
         neighborhoods: list[Neighborhood] = _for_each_stage("neighborhood", neighborhood, stages)
         encodings: list[str] = _for_each_stage("encoding", encoding, stages)
@@ -74,6 +78,7 @@ class GroupTransformer(EquivariantModel):
                 neighborhoods[0],
                 preset.attention_dropout,
                 backend,
+                initialisation,
             )
             lifting = nn.Sequential(attention, Norm(attention.out_channels), nn.SiLU())
         super().__init__(subgroup, preset, lifting, pooling)
@@ -84,7 +89,7 @@ class GroupTransformer(EquivariantModel):
                 restriction = Restriction(group, subgroup)
                 self.body["restriction"] = nn.Sequential(restriction, Pointwise(restriction.index * width, width))
                 group = subgroup
-            options = (neighborhoods[number - 1], encodings[number - 1], backend)
+            options = (neighborhoods[number - 1], encodings[number - 1], backend, initialisation)
             for name, layer in self._stage(group, stage, width, *options):
                 self.body[f"stage{number}_{name}"] = layer
             width = stage.width
@@ -98,7 +103,14 @@ class GroupTransformer(EquivariantModel):
         self.set_drop_path(preset.drop_path)
 
     def _stage(
-        self, group: Group, stage: Stage, width: int, neighborhood: Neighborhood, encoding: str, backend: str
+        self,
+        group: Group,
+        stage: Stage,
+        width: int,
+        neighborhood: Neighborhood,
+        encoding: str,
+        backend: str,
+        initialisation: str,
     ) -> Iterator[tuple[str, nn.Module]]:
         """The layers of a stage, by name."""
         preset = self.preset
@@ -119,7 +131,7 @@ class GroupTransformer(EquivariantModel):
                 encoding,
                 preset.attention_dropout,
                 backend,
-                initialisation="convolution" if preset.stem else "paper",
+                initialisation,
             )
             width = stage.width
             yield (
