@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import jaxtyping
 import pytest
 import torch
+
+# Triton's kernels run on the CPU here. It decides when it reads them; what compiles them has a process of its own.
+os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(autouse=True)

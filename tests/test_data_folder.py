@@ -490,3 +490,12 @@ def test_the_digest_notices_other_pixels_and_other_labels(tmp_path: Path) -> Non
         path.write_bytes(content)
     tmp_path.rename(tmp_path.with_name("elsewhere"))
     assert open_dataset(str(tmp_path.with_name("elsewhere"))).digest == digest
+
+
+def test_images_are_called_by_their_files(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            fill(tmp_path / split / name, 2)
+    test = open_dataset(str(tmp_path)).resized(10).test
+    assert [test.name_of(k) for k in range(4)] == ["cat/000.png", "cat/001.png", "dog/000.png", "dog/001.png"]
+    assert test.subset(torch.tensor([3, 0])).name_of(0) == "dog/001.png"

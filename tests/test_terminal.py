@@ -50,6 +50,7 @@ COMMANDS = {
     "resume": ("train", "--out", "run", "--resume", "--epochs", "2"),
     "evaluate": ("evaluate", "--checkpoint", "run", "--data", "rotmnist-rebuilt", *DATA, "--angles", "2"),
     "predict": ("predict", "--checkpoint", "run", "photos"),
+    "equivariance": ("equivariance", "--checkpoint", "run", "--image", "photos", "--angles", "2"),
     "reproduce": ("reproduce", "reflections", "--budget", "smoke"),
     "bench": (
         *("bench", "--model", "z2_sa", "--size", "22", "--batch", "1"),

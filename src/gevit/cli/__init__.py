@@ -8,8 +8,8 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib import metadata
 
+from gevit._version import __version__
 from gevit.rendering.words import printable
 
 COMMANDS = {
@@ -20,8 +20,10 @@ COMMANDS = {
     "pretrained": ("gevit.cli.pretrained", "list the weights that come with the package"),
     "equivariance": ("gevit.cli.equivariance", "measure how exactly models are equivariant, and draw their maps"),
     "figures": ("gevit.cli.figures", "the paper's figures, on any weights and any image"),
+    "export": ("gevit.cli.export", "write a model as ONNX or torch.export, for other runtimes"),
     "reproduce": ("gevit.cli.reproduce", "the paper's tables run again, its numbers beside ours"),
     "bench": ("gevit.cli.bench", "time and peak memory of the attention backends, side by side"),
+    "app": ("gevit.cli.app", "the lab: turn images in the browser and see what models make of them"),
 }
 
 
@@ -38,10 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `gevit` with these arguments; returns the exit code: 2 for an error, 1 for a bug, 130 for Ctrl-C."""
     words = sys.argv[1:] if argv is None else list(argv)
     debug = "--debug" in words  # anywhere: before the command or after it
-    parser = _parser()
-    args = parser.parse_args([word for word in words if word != "--debug"])
+    args = parse([word for word in words if word != "--debug"])
     if args.command is None:
-        parser.print_help()
+        _parser().print_help()
         return 2
     try:
         return int(args.run(args))
@@ -52,6 +53,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                 traceback.print_exception(error)
             print(printable(f"gevit {args.command}: {message}"), file=sys.stderr)
         return code
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """The command and its flags; nothing is run.
+
+    >>> parse(["bench", "--model", "r4_sa"]).command
+    'bench'
+    """
+    return _parser().parse_args(words)
 
 
 def _verdict(error: BaseException) -> tuple[str, int, bool]:
@@ -80,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="gevit",
         description="Vision transformers that are equivariant to translations, rotations and reflections.",
     )
-    parser.add_argument("--version", action="version", version=f"gevit {metadata.version('gevit')}")
+    parser.add_argument("--version", action="version", version=f"gevit {__version__}")
     parser.add_argument("--debug", action="store_true", help="show where an error comes from; may stand anywhere")
     commands = parser.add_subparsers(dest="command", metavar="command")
     for name, (module, summary) in COMMANDS.items():

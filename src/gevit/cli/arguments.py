@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,7 @@ def add_model_source(parser: argparse.ArgumentParser, several: bool = False) -> 
     source.add_argument(
         "--preset", default="rotmnist", help="architecture: rotmnist, cifar10, pcam, nano, tiny or small"
     )
-    source.add_argument("--backend", default="auto", help="auto, reference, factored or native")
+    source.add_argument("--backend", default="auto", help="auto, reference, factored, native or triton")
 
 
 def add_orbit(parser: argparse.ArgumentParser) -> None:
@@ -104,6 +105,7 @@ def trained_or_random(args: argparse.Namespace, name: str | None) -> Equivariant
     """
     import torch
 
+    from gevit.data.digits import MEAN, STD
     from gevit.pretrained import create_model
 
     check_weights(args)
@@ -114,19 +116,27 @@ def trained_or_random(args: argparse.Namespace, name: str | None) -> Equivariant
     torch.manual_seed(args.seed)
     assert name is not None
     model: EquivariantModel = create_model(name, args.preset, backend=args.backend, **options)
+    channels = model.preset.in_channels
+    model.info = dataclasses.replace(model.describe(), mean=(MEAN,) * channels, std=(STD,) * channels)
     return model.to(dtype).eval()
+
+
+def fitted(model: EquivariantModel, pixels: Tensor) -> Tensor:
+    """Images in [0, 1], `[n, channels, height, width]`, in the size and with the channels that the model takes."""
+    import torch.nn.functional as F
+
+    from gevit.models.base import info_of
+
+    info = info_of(model)
+    size = (info.image_size, info.image_size)
+    return F.interpolate(pixels, size, mode="bilinear").expand(-1, info.in_channels, -1, -1)
 
 
 def as_input(model: EquivariantModel, pixels: Tensor) -> Tensor:
     """Images in [0, 1], `[n, channels, height, width]`, as the model takes them: size, channels, precision, scale."""
-    import torch.nn.functional as F
+    from gevit.models.base import info_of
 
-    from gevit.data.digits import MEAN, STD
-
-    size = model.info.image_size if model.info else model.preset.image_size
-    images = F.interpolate(pixels, (size, size), mode="bilinear").expand(-1, model.preset.in_channels, -1, -1)
-    images = images.to(next(model.parameters()).dtype)
-    return model.info.normalize(images) if model.info else (images - MEAN) / STD
+    return info_of(model).normalize(fitted(model, pixels).to(next(model.parameters()).dtype))
 
 
 def positive_integer(text: str) -> int:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gevit.cli.arguments import add_model_source, add_orbit, load_classifier, positive_integer
-
-if TYPE_CHECKING:
-    from gevit.data import DataSet
-    from gevit.models.info import ModelInfo
+from gevit.cli.labelled_data import add_labelled_data, open_labelled_data
 
 ANGLE_IMAGES = 500
 EQUIVARIANCE_IMAGES = 4
@@ -27,13 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_model_source(parser)
     add_orbit(parser)
-    parser.add_argument("--data", required=True, metavar="NAME", help="data set, or a folder or archive of images")
-    parser.add_argument("--data-root", type=Path, metavar="DIR", help="where the named data sets are")
-    parser.add_argument("--skip-corrupt", action="store_true", help="leave out files that cannot be decoded")
-    parser.add_argument("--split", choices=["train", "valid", "test"], default="test", help="which images")
-    parser.add_argument(
-        "--limit", type=positive_integer, metavar="N", help="only N images, the same share of every class"
-    )
+    add_labelled_data(parser, required=True)
     parser.add_argument(
         "--angles",
         type=int,
@@ -63,13 +53,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--angles must be at least 0, got {args.angles}")
     model = load_classifier(args)
     info = info_of(model)
-    data = _open(args, info)
-    warnings = _doubts(info, data, args.split)
-    for warning in warnings:
-        print(printable(f"gevit evaluate: warning: {warning}"), file=sys.stderr)
-    split = data.split(args.split)
-    if args.limit:
-        split = split.subset(choose(split.labels, args.limit))
+    data, split, warnings = open_labelled_data(args, info)
     some = choose(split.labels, ANGLE_IMAGES)
     images, labels = split.images(some), split.labels[some]
     angles = [360 * k / args.angles for k in range(args.angles)]
@@ -113,50 +97,6 @@ def run(args: argparse.Namespace) -> int:
         if table.rows:
             console.print(table.to_rich())
     return 0
-
-
-def check_match(info: ModelInfo, data: DataSet) -> None:
-    """Refuse data that the model was not made for."""
-    if data.channels != info.in_channels:
-        raise ValueError(
-            f"the model takes images of {info.in_channels} channels, those of {data.name} have {data.channels}; "
-            f"it was trained on {info.data or 'other data'}"
-        )
-    if data.classes != info.classes:
-        raise ValueError(
-            f"the model knows the classes {_list(info.classes)}, {data.name} has {_list(data.classes)}: "
-            "they must be the same, in the same order"
-        )
-
-
-def _open(args: argparse.Namespace, info: ModelInfo) -> DataSet:
-    from gevit.data import list_datasets, open_dataset
-
-    # Images are brought to what the model takes; a named set has its own channels, which must fit.
-    channels = None if args.data in list_datasets() else info.in_channels
-    data = open_dataset(
-        args.data, args.data_root, image_size=info.image_size, channels=channels, skip_corrupt=args.skip_corrupt
-    )
-    check_match(info, data)
-    return data
-
-
-def _doubts(info: ModelInfo, data: DataSet, split: str) -> list[str]:
-    """Why the numbers may flatter the model."""
-    from gevit.data.dataset import is_other_data
-
-    trained_on = info.trained.get("data_digest")  # models of earlier versions do not know
-    if data.name != info.data or split not in data.drawn or not is_other_data(trained_on, data.digest):
-        return []
-    return [
-        f"the folder {data.name} has changed since the model was trained on it, and its splits are drawn whenever it "
-        f"is opened: these are not the {split} images of then, and may include images that it was trained on; "
-        "to keep them apart, put the images into folders train, valid and test, and train again"
-    ]
-
-
-def _list(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:8]) + (f" ... ({len(names)} in all)" if len(names) > 8 else "")
 
 
 def _write(folder: Path, answer: dict[str, Any], by_angle: dict[float, float], images: int) -> None:

@@ -129,7 +129,7 @@ def _errors(args: argparse.Namespace) -> tuple[Figure, dict[str, Any]]:
 def _model(args: argparse.Namespace, default: str) -> tuple[EquivariantModel, dict[str, Any]]:
     """The model that the flags name, and facts about it."""
     name = args.model if args.checkpoint else args.model or default
-    return _known(args, name, trained_or_random(args, name))
+    return _known(args, trained_or_random(args, name))
 
 
 def _gsa_model(args: argparse.Namespace) -> tuple[EquivariantModel, dict[str, Any]]:
@@ -140,22 +140,22 @@ def _gsa_model(args: argparse.Namespace) -> tuple[EquivariantModel, dict[str, An
     from gevit.persistence import load
 
     if args.against:
-        return _known(args, None, load(args.against, args.backend).to(getattr(torch, args.dtype)))
+        return _known(args, load(args.against, args.backend).to(getattr(torch, args.dtype)))
     if _is_trained(args):
         raise NothingToShow("trained weights are compared with trained ones: give GSA-Nets with --against PATH")
     random = argparse.Namespace(**vars(args) | {"encoding": "gsa"})
     return _model(random, FIGURES["errors"])
 
 
-def _known(
-    args: argparse.Namespace, name: str | None, model: EquivariantModel
-) -> tuple[EquivariantModel, dict[str, Any]]:
+def _known(args: argparse.Namespace, model: EquivariantModel) -> tuple[EquivariantModel, dict[str, Any]]:
     """A model, and facts about it."""
-    info = model.info
+    from gevit.models.base import info_of
+
+    info = info_of(model)
     facts = {
-        "model": info.name if info else name,
-        "encoding": info.encoding if info else getattr(args, "encoding", "ge"),
-        "weights": f"trained, {info.data}" if info else f"random, seed {args.seed}",
+        "model": info.name,
+        "encoding": info.encoding,
+        "weights": f"trained, {info.data}" if _is_trained(args) else f"random, seed {args.seed}",
         "dtype": args.dtype,
     }
     return model, facts
@@ -167,28 +167,16 @@ def _is_trained(args: argparse.Namespace) -> bool:
 
 def _image(args: argparse.Namespace, model: EquivariantModel) -> Tensor:
     """The picture, or a digit, as the model takes it."""
+    from gevit.data.decode import read_image
     from gevit.data.digits import load_digits
+    from gevit.models.base import info_of
 
     if args.image:
-        size = model.info.image_size if model.info else model.preset.image_size
-        pixels = _picture(args.image, size, model.preset.in_channels)
+        info = info_of(model)
+        pixels = read_image(args.image, info.image_size, info.in_channels)
     else:
         pixels = load_digits()[0][DIGIT].float() / 255
     return as_input(model, pixels[None])[0]
-
-
-def _picture(path: Path, size: int, channels: int) -> Tensor:
-    """A picture file as values in [0, 1]."""
-    from gevit.data.decode import as_floats, decode
-
-    try:
-        pixels = decode(path, size, channels)
-    except ImportError:
-        raise
-    except Exception as error:  # Pillow's decoders raise whatever they like at a damaged file
-        reason = getattr(error, "strerror", None) or error
-        raise OSError(f"cannot read {path} as a picture: {reason}; give a PNG, JPEG or TIFF file") from error
-    return as_floats(pixels)
 
 
 def _numbers(error: RelativeError) -> dict[str, Any]:

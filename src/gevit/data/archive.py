@@ -100,8 +100,10 @@ class Member:
 Location = Path | Member
 
 
-def opened(file: Location) -> Stream:
-    """Open a file for reading, wherever it is; what is no file is refused."""
+def opened(file: Location | BytesIO) -> Stream:
+    """Open a file for reading, wherever it is, in memory too; what is no file is refused."""
+    if isinstance(file, BytesIO):
+        return file
     return file.open() if isinstance(file, Member) else open_regular(file)
 
 

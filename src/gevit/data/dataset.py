@@ -54,6 +54,10 @@ class Split(ABC):
         """The split of these images alone; the pixels are shared, not copied."""
         return Subset(self, indices)
 
+    def name_of(self, index: int) -> str:
+        """What to call an image: its file, where it has one of its own, else its number."""
+        return f"image {index + 1}"
+
     def fingerprint(self) -> bytes:
         """Tells these images, in this order, from others; a split that need not read them all for it says how."""
         digest = hashlib.sha256()
@@ -75,6 +79,10 @@ class Subset(Split):
     def _read(self, indices: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
         return self._whole.images(self._indices[indices])
 
+    def name_of(self, index: int) -> str:
+        """That in the whole."""
+        return self._whole.name_of(int(self._indices[index]))
+
     def fingerprint(self) -> bytes:
         """That of the whole, and which images of it."""
         return hashlib.sha256(self._whole.fingerprint() + self._indices.numpy().tobytes()).digest()
@@ -89,6 +97,10 @@ class Resized(Split):
 
     def _read(self, indices: Int[Tensor, " b"]) -> Float[Tensor, "b c h w"]:
         return F.interpolate(self._split.images(indices), self._size, mode="bilinear", antialias=True)
+
+    def name_of(self, index: int) -> str:
+        """That of the image before it is scaled."""
+        return self._split.name_of(index)
 
     def fingerprint(self) -> bytes:
         """That of the images before they are scaled; the data set knows to which size."""

@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,7 +57,7 @@ class Header:
     channels: int
 
 
-def probe(path: Location) -> Header:
+def probe(path: Location | BytesIO) -> Header:
     """Read the header of an image file."""
     with opened(path) as file:
         bands = bands_of(file) if is_tiff(file) else None
@@ -67,11 +68,11 @@ def probe(path: Location) -> Header:
             return Header(*image.size, channels=1 if _is_grey(image) else 3)
 
 
-def decode(path: Location, size: int, channels: int) -> Pixels:
+def decode(path: Location | BytesIO, size: int, channels: int) -> Pixels:
     """Decode an image file to square planes of this size, of 8 or 16 bits, or floats.
 
     Args:
-        path: the file.
+        path: the file, or its content.
         size: the side of the planes.
         channels: 1 (grey), 3 (colour), or the number of bands that the file must have.
     """
@@ -82,6 +83,30 @@ def decode(path: Location, size: int, channels: int) -> Pixels:
             raise ValueError(f"it is a picture in grey or colour, expected {channels} bands")
         with _picture(file) as image:
             return _fitted_picture(image, size, channels)
+
+
+class UnreadableImage(OSError):  # noqa: N818 - a file, not a fault of the program
+    """A file that cannot be read as an image; `reason` says why, without the name of the file."""
+
+    def __init__(self, path: Location | BytesIO, reason: str) -> None:
+        super().__init__(f"cannot read {path} as a picture: {reason}")
+        self.reason = reason
+
+
+def read_image(path: Location | BytesIO, size: int, channels: int) -> Float[Tensor, "channels size size"]:
+    """An image file as floats, in [0, 1] but for files that hold floats; arguments as in `decode`.
+
+    Raises:
+        UnreadableImage: whatever is wrong with the file.
+    """
+    try:
+        with without_bomb_warnings():
+            return as_floats(decode(path, size, channels))
+    except ImportError:
+        raise
+    except Exception as error:  # decoders raise whatever they like at a damaged file
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise UnreadableImage(path, reason) from error
 
 
 def as_floats(pixels: Pixels) -> Float[Tensor, "channels size size"]:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Condition
 from typing import TypeVar
 
@@ -53,6 +54,10 @@ class FileSplit(Split):
                 pixels = decode(self.files[index], self._size, self._channels)
             image[:] = as_floats(pixels)
         return images
+
+    def name_of(self, index: int) -> str:
+        """The file and the folder that it is in, which often is its class."""
+        return "/".join(Path(str(self.files[index])).parts[-2:])
 
     def fingerprint(self) -> bytes:
         """Of the content of every file: decoders of different versions may differ in the last bits of a pixel."""

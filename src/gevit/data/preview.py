@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,8 @@ def contact_sheet(dataset: DataSet, split: str = "train", count: int = 8) -> Ima
         y = top + row * pitch
         if by_class:
             draw.text((GAP, y + tile // 2), dataset.classes[row], "black", font, anchor="lm")
-        images = F.interpolate(_shown(dataset, dataset.split(split).images(indices)), (tile, tile), mode="nearest")
+        colours = as_colours(dataset.split(split).images(indices), dataset.mean, dataset.std)
+        images = F.interpolate(colours, (tile, tile), mode="nearest")
         for column, (index, image) in enumerate(zip(indices.tolist(), images, strict=True)):
             x = left + column * (tile + GAP)
             sheet.paste(Image.fromarray((image * 255).round().byte().permute(1, 2, 0).numpy()), (x, y))
@@ -72,15 +74,19 @@ def save_sheet(sheet: Image, path: Path) -> None:
         sheet.save(aside)
 
 
-def _shown(dataset: DataSet, images: Float[Tensor, "n channels side side"]) -> Float[Tensor, "n 3 side side"]:
-    """Images as colours: of more bands the first three, of two the first.
+def as_colours(
+    images: Float[Tensor, "n channels side side"], mean: Sequence[float], std: Sequence[float]
+) -> Float[Tensor, "n 3 side side"]:
+    """Images as colours to look at, in [0, 1]: of more bands the first three, of two the first.
 
     Bands, floats and what is too dark to see are stretched: two spreads below the mean are black, two above it white.
     """
-    usual = max(mean + 2 * std for mean, std in zip(dataset.mean, dataset.std, strict=True))
-    if dataset.channels not in (1, 3) or not 0.2 < usual < 2:
-        images = dataset.normalize(images) / 4 + 0.5
-    return images[:, : 3 if dataset.channels >= 3 else 1].clamp(0, 1).expand(-1, 3, -1, -1)
+    channels = len(mean)
+    usual = max(m + 2 * s for m, s in zip(mean, std, strict=True))
+    if channels not in (1, 3) or not 0.2 < usual < 2:
+        middle, spread = (images.new_tensor(values)[:, None, None] for values in (mean, std))
+        images = (images - middle) / spread / 4 + 0.5
+    return images[:, : 3 if channels >= 3 else 1].clamp(0, 1).expand(-1, 3, -1, -1)
 
 
 def _fitting(text: str, width: int, font: FreeTypeFont | ImageFont) -> str:

@@ -10,9 +10,19 @@ if TYPE_CHECKING:
         Report,
         assert_equivariant,
         measure,
+        measure_layers,
+        worst_of,
     )
 
-__all__ = ["EquivarianceError", "RelativeError", "Report", "assert_equivariant", "measure"]
+__all__ = [
+    "EquivarianceError",
+    "RelativeError",
+    "Report",
+    "assert_equivariant",
+    "measure",
+    "measure_layers",
+    "worst_of",
+]
 
 
 def __getattr__(name: str) -> object:

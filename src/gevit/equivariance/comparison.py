@@ -14,6 +14,7 @@ from torch import Tensor
 from gevit._checks import check_choice
 from gevit.equivariance.measuring import RelativeError, compare
 from gevit.group_conv import GroupConv
+from gevit.groups import Group
 from gevit.layers import Downsample, GroupAttention, LiftingAttention, MaxPool
 from gevit.models.base import EquivariantModel
 from gevit.models.transformer import GroupTransformer
@@ -50,7 +51,7 @@ class Comparison:
     @cached_property
     def error(self) -> RelativeError:
         """The worst and the mean relative error of F(gx) against g F(x), as `measure` has them."""
-        return compare([self.found], [self.promised], self.name, self.exact)
+        return compare(self.found, self.promised, self.name, self.exact)
 
     def channel(self, wanted: int | None = None) -> int:
         """The channel that was asked for, or else the one that tells orientations apart best."""
@@ -67,14 +68,17 @@ def compare_elements(
     image: Float[Tensor, "channels height width"],
     elements: Iterable[int],
     layer: str | None = None,
+    group: Group | None = None,
 ) -> list[Comparison]:
-    """Move the image by each of these elements of the model's group.
+    """Move the image by each of these elements of a group.
 
     Args:
         model: a model in evaluation mode.
         image: one image, as the model takes it.
         elements: the elements g.
         layer: one of `forward_features`; the first block if not given.
+        group: that of the elements, the model's if not given. Another one is for models without rotations and
+            reflections (`z2_sa`): their feature maps are images, which any group moves.
 
     >>> from gevit import create_model
     >>> model, image = create_model("d1_sa").eval(), torch.randn(1, 28, 28)
@@ -82,15 +86,20 @@ def compare_elements(
     >>> flip.name, flip.layer, flip.error < 1e-5
     ('flip', 'stage1_block1', True)
     """
-    group, layer = model.group, _check_layer(model, layer)
+    group, layer = group or model.group, _check_layer(model, layer)
     plain = _maps(model, image, layer)
     comparisons = []
     for element in elements:
         moved = group.act_on_image(image, element)
-        found, promised = _maps(model, moved, layer), group.act_on_signal(plain, element)
+        found, promised = _maps(model, moved, layer), move_maps(plain, group, element)
         name, exact = group.name(element), group.is_exact(element)
         comparisons.append(Comparison(name, layer, image, moved, plain, found, promised, exact))
     return comparisons
+
+
+def move_maps(maps: Float[Tensor, "*_ order height width"], group: Group, element: int) -> Tensor:
+    """Move signals on the group, or maps of one element, which are images."""
+    return group.act_on_image(maps, element) if maps.shape[-3] == 1 else group.act_on_signal(maps, element)
 
 
 def compare_translation(

@@ -7,7 +7,7 @@ may also return a dict or a sequence of such tensors; the worst of them counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -113,19 +113,28 @@ def measure(
     >>> measure(blur, torch.randn(1, 1, 8, 8, dtype=torch.float64), Cyclic(4)).worst < 1e-12
     True
     """
-    _check_input(module, x, group)
-    with torch.no_grad():
-        plain = _outputs(module, x, group)
-        elements = tuple(_element_error(module, x, plain, group, element) for element in range(group.order))
-        shifted = tuple(
-            compare(
-                [_inner(y, shift, margin) for y in _outputs(module, _roll(x, shift), group)],
-                [_inner(_roll(y, shift), shift, margin) for y in plain],
-                f"translation {shift}",
-            )
-            for shift in translations
-        )
-    return Report(group, elements, shifted)
+    return worst_of(_measure_outputs(module, x, group, translations, margin))
+
+
+def measure_layers(module: Callable[[Tensor], Mapping[str, Tensor]], x: Tensor, group: Group) -> dict[str, Report]:
+    """The elements' errors of each tensor that `module`, such as `model.forward_features`, returns by name."""
+    names: list[str] = []
+
+    def outputs(x: Tensor) -> list[Tensor]:
+        found = module(x)
+        names[:] = found
+        return list(found.values())
+
+    reports = _measure_outputs(outputs, x, group, translations=(), margin=None)
+    return dict(zip(names, reports, strict=True))
+
+
+def worst_of(reports: Iterable[Report]) -> Report:
+    """Several reports of one group as one: of every transformation the worst error, and the worst mean one."""
+    reports = list(reports)
+    elements = zip(*(report.elements for report in reports), strict=True)
+    translations = zip(*(report.translations for report in reports), strict=True)
+    return Report(reports[0].group, tuple(map(_worst, elements)), tuple(map(_worst, translations)))
 
 
 def assert_equivariant(
@@ -150,7 +159,7 @@ def assert_equivariant(
     exact = [element for element in range(group.order) if group.is_exact(element)]
     with torch.no_grad():
         plain = _outputs(module, x, group)
-        errors = {element: _element_error(module, x, plain, group, element) for element in exact}
+        errors = {element: _worst(_element_errors(module, x, plain, group, element)) for element in exact}
     failed = [element for element in exact if not errors[element] <= tolerance]  # a NaN fails too
     if failed:
         element = max(failed, key=lambda e: _nan_is_worst(errors[e]))
@@ -161,13 +170,38 @@ def assert_equivariant(
         )
 
 
-def _element_error(
+def _measure_outputs(
+    module: Callable[[Tensor], object],
+    x: Tensor,
+    group: Group,
+    translations: Sequence[tuple[int, int]],
+    margin: int | None,
+) -> list[Report]:
+    """One report for each tensor that the module returns."""
+    _check_input(module, x, group)
+    with torch.no_grad():
+        plain = _outputs(module, x, group)
+        elements = [_element_errors(module, x, plain, group, element) for element in range(group.order)]
+        shifted = [
+            [
+                compare(_inner(found, shift, margin), _inner(_roll(y, shift), shift, margin), f"translation {shift}")
+                for found, y in zip(_outputs(module, _roll(x, shift), group), plain, strict=True)
+            ]
+            for shift in translations
+        ]
+    return [
+        Report(group, tuple(errors[k] for errors in elements), tuple(errors[k] for errors in shifted))
+        for k in range(len(plain))
+    ]
+
+
+def _element_errors(
     module: Callable[[Tensor], object], x: Tensor, plain: list[Tensor], group: Group, element: int
-) -> RelativeError:
-    """Compare the module's output for the transformed input with its transformed output `plain`."""
+) -> list[RelativeError]:
+    """Compare each of the module's outputs for the transformed input with its transformed output in `plain`."""
     found = _outputs(module, _act(x, group, element), group)
-    wanted = [_act(y, group, element) for y in plain]
-    return compare(found, wanted, group.name(element), group.is_exact(element))
+    name, exact = group.name(element), group.is_exact(element)
+    return [compare(f, _act(y, group, element), name, exact) for f, y in zip(found, plain, strict=True)]
 
 
 def _outputs(module: Callable[[Tensor], object], x: Tensor, group: Group) -> list[Tensor]:
@@ -226,21 +260,23 @@ def _inner(x: Tensor, shift: tuple[int, int], margin: int | None) -> Tensor:
     return x[..., top : height - top, left : width - left]
 
 
-def compare(found: list[Tensor], wanted: list[Tensor], name: str, exact: bool = True) -> RelativeError:
-    """The worst and mean relative error over pairs of tensors."""
-    worst, mean = 0.0, 0.0
-    for a, b in zip(found, wanted, strict=True):
-        if a.shape != b.shape:
-            raise ValueError(f"the output for {name} has shape {tuple(a.shape)}, expected {tuple(b.shape)}")
-        difference = (a - b).abs().double()
-        # A map that is zero everywhere has no scale of its own: report the difference itself.
-        scale = b.abs().double()
-        worst = max(worst, _ratio(difference.max(), scale.max()), key=_nan_is_worst)
-        mean = max(mean, _ratio(difference.mean(), scale.mean()), key=_nan_is_worst)
+def compare(found: Tensor, wanted: Tensor, name: str, exact: bool = True) -> RelativeError:
+    """The worst and the mean relative error of what was found against what was wanted."""
+    if found.shape != wanted.shape:
+        raise ValueError(f"the output for {name} has shape {tuple(found.shape)}, expected {tuple(wanted.shape)}")
+    difference, scale = (found - wanted).abs().double(), wanted.abs().double()
+    worst, mean = _ratio(difference.max(), scale.max()), _ratio(difference.mean(), scale.mean())
     return RelativeError(worst, mean, name, exact)
 
 
+def _worst(errors: Sequence[RelativeError]) -> RelativeError:
+    """The worst of the errors of one transformation, with the worst of the means."""
+    mean = max((error.mean for error in errors), key=_nan_is_worst)
+    return RelativeError(max(errors, key=_nan_is_worst), mean, errors[0].name, errors[0].exact)
+
+
 def _ratio(difference: Tensor, scale: Tensor) -> float:
+    # A map that is zero everywhere has no scale of its own: report the difference itself.
     return float(difference / scale) if scale > 0 else float(difference)
 
 

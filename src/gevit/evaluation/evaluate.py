@@ -61,14 +61,26 @@ def accuracy_by_angle(
         batch_size: images at a time.
         progress: told the number of images of each batch that is done.
     """
-    accuracies = {}
-    for angle in map(float, angles):
-        predicted = [
-            predict_logits(model, normalize(rotate(batch, angle)), progress).argmax(1)
-            for batch in images.split(batch_size)
-        ]
-        accuracies[angle] = float((torch.cat(predicted) == labels).double().mean())
-    return accuracies
+    angles = list(map(float, angles))
+    logits = logits_by_angle(model, images, normalize, angles, batch_size, progress)
+    return {angle: float((at.argmax(1) == labels).double().mean()) for angle, at in zip(angles, logits, strict=True)}
+
+
+def logits_by_angle(
+    model: nn.Module,
+    images: Float[Tensor, "n channels side side"],
+    normalize: Normalize,
+    angles: Iterable[float],
+    batch_size: int = 64,
+    progress: Progress | None = None,
+) -> list[Float[Tensor, "n classes"]]:
+    """The logits of all images rotated about their centre by each of these angles; arguments as above."""
+    return [
+        torch.cat(
+            [predict_logits(model, normalize(rotate(batch, angle)), progress) for batch in images.split(batch_size)]
+        )
+        for angle in angles
+    ]
 
 
 def equivariance_of(

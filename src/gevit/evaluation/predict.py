@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gevit.data.archive import NAMES, Location
-from gevit.data.decode import GREY_OR_COLOUR, SUFFIXES, as_floats, decode, without_bomb_warnings
+from gevit.data.decode import GREY_OR_COLOUR, SUFFIXES, UnreadableImage, read_image
 from gevit.data.folder import image_files, located
 from gevit.evaluation.evaluate import predict_logits
 from gevit.models.base import info_of
@@ -85,8 +85,7 @@ def predict(
     """
     info = info_of(model)
     for start in range(0, len(paths), batch_size):
-        with without_bomb_warnings():
-            read = {path: _read(path, info, invert) for path in paths[start : start + batch_size]}
+        read = {path: _read(path, info, invert) for path in paths[start : start + batch_size]}
         images = [image for image in read.values() if isinstance(image, Tensor)]
         answers = iter(_most_probable(model, torch.stack(images), top)) if images else iter(())
         for path, image in read.items():
@@ -135,10 +134,7 @@ def _most_probable(
 def _read(path: Location, info: ModelInfo, invert: bool) -> Float[Tensor, "channels side side"] | str:
     """The pixels of a file in [0, 1], or what is wrong with it."""
     try:
-        pixels = decode(path, info.image_size, info.in_channels)
-    except ImportError:
-        raise
-    except Exception as error:  # Pillow's decoders raise whatever they like at a damaged file
-        return getattr(error, "strerror", None) or str(error) or type(error).__name__
-    image = as_floats(pixels)
+        image = read_image(path, info.image_size, info.in_channels)
+    except UnreadableImage as error:
+        return error.reason
     return 1 - image if invert else image

@@ -13,6 +13,8 @@ from gevit.rendering.words import percent, percent_range, relative_error
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+ERRORS = ("worst", "mean")
+
 
 def percent_interval(share: float, n: int) -> str:
     """A share of n images with its 95% interval.
@@ -76,21 +78,21 @@ def angle_table(by_angle: Mapping[float, float], images: int) -> Table:
     return Table(("rotated by", "accuracy (95% interval)"), rows, title=title)
 
 
-def equivariance_table(elements: Sequence[Mapping[str, Any]], title: str = "relative equivariance error") -> Table:
-    """The relative errors of each element of the group, as `equivariance_rows` gives them."""
-    measured = [what for what in ("logits", "feature_maps") if what in elements[0]]
-    rows = [
+def equivariance_table(rows: Sequence[Mapping[str, Any]], title: str = "relative equivariance error") -> Table:
+    """The relative errors of each transformation, as `equivariance_rows` and `Examination.rows` give them."""
+    measured = [what for what in ("logits", "feature_maps") if what in rows[0]]
+    cells = [
         (
             row["name"],
-            *(relative_error(row[what][which]) for what in measured for which in ("worst", "mean")),
-            "exact" if row["exact"] else "interpolated: approximate",
+            *(relative_error(row[what][which]) if what in row else "" for what in measured for which in ERRORS),
+            row.get("note") or ("exact" if row["exact"] else "interpolated: approximate"),
         )
-        for row in elements
+        for row in rows
     ]
     return Table(
-        ("element", *["worst", "mean"] * len(measured), ""),
-        rows,
-        groups=("", *(what.replace("_", " ") for what in measured for _ in range(2)), ""),
+        ("element", *ERRORS * len(measured), ""),
+        cells,
+        groups=("", *(what.replace("_", " ") for what in measured for _ in ERRORS), ""),
         alignment="l" + "rr" * len(measured) + "l",
         title=title,
     )

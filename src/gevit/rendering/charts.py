@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import re
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from jaxtyping import UInt8
+
+from gevit.environment import needs
 from gevit.files import write_aside
 
 if TYPE_CHECKING:
@@ -60,6 +65,15 @@ def inline_svg(figure: Figure, label: str) -> str:
     for color, name in ((BLUE, "blue"), (ORANGE, "orange"), (INK, "ink"), (GRID, "grid")):
         svg = svg.replace(color, f"var(--{name})")
     return svg.strip()
+
+
+def inline_png(pixels: UInt8[np.ndarray, "height width 3"]) -> str:
+    """An image as the address of itself, for the `src` of an element of a page."""
+    with needs("pillow"):
+        from PIL import Image
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def save(figure: Figure, path: Path, dpi: int = 160) -> None:

@@ -1,0 +1,191 @@
+"""Who is asked what: the models of a kind of image, side by side, and images to try them on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from gevit.data import DataSet, open_dataset
+from gevit.data.catalog import CATALOG
+from gevit.data.storage import data_root
+from gevit.groups import Cyclic, Group
+from gevit.models.attention_maps import attention_layers
+from gevit.models.base import EquivariantModel, info_of
+from gevit.models.info import ModelInfo
+from gevit.persistence import load
+from gevit.pretrained import Pretrained, list_pretrained
+from gevit.rendering.words import percent
+
+SAMPLES = 12
+LARGEST_IMAGE = 256  # that a model is shown here: an answer should take milliseconds
+
+EQUIVARIANT, TWIN, PLAIN, YOURS = "equivariant", "twin", "plain", "yours"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A model, and the part it plays.
+
+    Attributes:
+        role: `equivariant`; `twin`, the same network with the encoding of GSA-Nets; `plain`, without the symmetry;
+            or `yours`.
+        model: in evaluation mode, with its `info`.
+    """
+
+    role: str
+    model: EquivariantModel
+
+    @property
+    def info(self) -> ModelInfo:
+        """What is known of it."""
+        return info_of(self.model)
+
+    @property
+    def acting(self) -> Group:
+        """The group by which its maps are moved; those of a plain model, which are images, by quarter turns."""
+        return self.model.group if self.model.group.order > 1 else Cyclic(4)
+
+    def promises(self, angle: float, flip: bool) -> bool:
+        """Whether its answer may not change under this move, by construction."""
+        group = self.model.group
+        steps = angle * group.rotations / 360
+        is_element = steps == round(steps) and (group.reflections or not flip) and angle % 90 == 0
+        return is_element and "gsa" not in self.info.encoding
+
+    def describe(self) -> dict[str, Any]:
+        """For the page."""
+        info, accuracy = self.info, self.info.trained.get("test_accuracy")
+        return {
+            "role": self.role,
+            "name": info.name,
+            "encoding": info.encoding if isinstance(info.encoding, str) else ", ".join(info.encoding),
+            "group": str(self.model.group),
+            "order": self.model.group.order,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "data": info.data,
+            "accuracy": percent(accuracy) if isinstance(accuracy, float) else None,
+            "layers": ["lifting", *self.model.body],
+            "attention": layers_with_attention(self.model, self.acting),
+            "elements": [self.acting.name(element) for element in range(self.acting.order)],
+        }
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A kind of image.
+
+    Attributes:
+        name: by which the page asks for it.
+        title: for people.
+        contenders: models that take the same images and know the same classes.
+        data: the set that its samples are from; None if there are none.
+    """
+
+    name: str
+    title: str
+    contenders: Sequence[Contender]
+    data: DataSet | None = None
+
+    @property
+    def info(self) -> ModelInfo:
+        """Of the first model; the others take the same images."""
+        return self.contenders[0].info
+
+    @cached_property
+    def samples(self) -> tuple[Float[Tensor, "n channels side side"], Int[Tensor, " n"]]:
+        """Some test images of each class, and their classes."""
+        if self.data is None:
+            size = self.info.image_size
+            return torch.empty(0, self.info.in_channels, size, size), torch.empty(0, dtype=torch.long)
+        split = self.data.test
+        of_each = max(1, SAMPLES // len(self.data.classes))
+        members = [(split.labels == label).nonzero().flatten()[:of_each] for label in split.labels.unique()]
+        chosen = torch.cat(members)[: 2 * SAMPLES]
+        return split.images(chosen), split.labels[chosen]
+
+    def summary(self) -> dict[str, Any]:
+        """The scene in a list: its name, its models, and where its images are from."""
+        models = [{"role": one.role, "name": one.info.name} for one in self.contenders]
+        return {"name": self.name, "title": self.title, "models": models, "data": self.data and self.data.name}
+
+    def describe(self) -> dict[str, Any]:
+        """For the page."""
+        info = self.info
+        return self.summary() | {
+            "classes": list(info.classes),
+            "size": info.image_size,
+            "channels": info.in_channels,
+            "models": [contender.describe() for contender in self.contenders],
+        }
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """A scene of weights that come with the package: of its models, those that do."""
+
+    title: str
+    data: str
+    models: tuple[tuple[str, str, str, str], ...]  # role, model, preset, data
+
+    def weights(self) -> dict[str, Pretrained]:
+        """Those that there are, by role."""
+        there_are = {(row.model, row.preset, row.data): row for row in list_pretrained()}
+        return {role: there_are[key] for role, *rest in self.models if (key := tuple(rest)) in there_are}
+
+    def summary(self, name: str) -> dict[str, Any]:
+        """As that of the scene, before it is loaded."""
+        models = [{"role": role, "name": row.model} for role, row in self.weights().items()]
+        return {"name": name, "title": self.title, "models": models, "data": self.data if self._has_data() else None}
+
+    def open(self, name: str) -> Scene:
+        """Load it, with samples if its data set is here."""
+        contenders = [Contender(role, load(row.path)) for role, row in self.weights().items()]
+        return Scene(name, self.title, contenders, open_dataset(self.data) if self._has_data() else None)
+
+    def _has_data(self) -> bool:
+        entry = CATALOG[self.data]
+        return entry.embedded or entry.is_present(data_root())
+
+
+SHIPPED = {
+    "digits": Shipped(
+        "Digits",
+        "digits-upright",
+        (
+            (EQUIVARIANT, "r4_sa", "nano", "digits-upright"),
+            (TWIN, "r4_sa", "nano", "digits-upright-gsa"),
+            (PLAIN, "z2_sa", "nano", "digits-upright"),
+        ),
+    ),
+    "satellite": Shipped(
+        "Satellite images",
+        "eurosat",
+        ((EQUIVARIANT, "d4_sa", "tiny", "eurosat"), (PLAIN, "z2_sa", "tiny", "eurosat")),
+    ),
+    "cells": Shipped("Blood cells", "redcells", ((EQUIVARIANT, "d4_sa", "tiny", "redcells"),)),
+}
+
+
+def layers_with_attention(model: EquivariantModel, acting: Group) -> list[str]:
+    """The layers whose attention lives on the group that acts, or on none."""
+    layers = attention_layers(model).items()
+    return [name for name, layer in layers if layer.group.order in (1, acting.order)]
+
+
+def check_model(model: EquivariantModel) -> EquivariantModel:
+    """Refuse a model that the lab cannot show."""
+    info = info_of(model)
+    if not info.num_classes:
+        raise ValueError("this model gives features and has no classes (num_classes=0): the lab shows classifiers")
+    if info.image_size > LARGEST_IMAGE:
+        raise ValueError(
+            f"this model takes images of {info.image_size}x{info.image_size} pixels; the lab shows up to "
+            f"{LARGEST_IMAGE}x{LARGEST_IMAGE}"
+        )
+    return model

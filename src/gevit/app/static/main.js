@@ -1,0 +1,41 @@
+// The page: its tabs, and the first image.
+
+import { chosen, loadScenes } from "./chosen.js";
+import { startExamine } from "./examine.js";
+import { start as startInside } from "./inside.js";
+import { say } from "./page.js";
+import { pickScene, start as startTurn } from "./turn.js";
+
+const tabs = [...document.querySelectorAll('[role="tab"]')];
+
+function open(tab) {
+  for (const other of tabs) {
+    const isOpen = other === tab;
+    other.setAttribute("aria-selected", String(isOpen));
+    other.tabIndex = isOpen ? 0 : -1;
+    const panel = document.getElementById(other.getAttribute("aria-controls"));
+    panel.hidden = !isOpen;
+    if (isOpen) panel.dispatchEvent(new Event("open"));
+  }
+}
+
+for (const [number, tab] of tabs.entries()) {
+  tab.addEventListener("click", () => open(tab));
+  tab.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (!step) return;
+    const next = tabs[(number + step + tabs.length) % tabs.length];
+    next.focus();
+    open(next);
+  });
+}
+
+startTurn();
+startInside();
+startExamine();
+try {
+  await loadScenes();
+  await pickScene(chosen.scenes[0].name);
+} catch (error) {
+  say(error.message);
+}

@@ -1,0 +1,57 @@
+"""`gevit export`: a model as a file for other runtimes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from gevit.cli.arguments import add_model_source, add_random_weights, positive_integer, trained_or_random
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `gevit export`."""
+    parser.description = (
+        "Write a model to a file for other runtimes: ONNX, or torch.export. It takes any number of normalised images "
+        "of one size and gives logits; classes and normalisation are in its metadata. Then the file is run, and its "
+        "logits are compared with the model's."
+    )
+    add_model_source(parser)
+    add_random_weights(parser)
+    target = parser.add_argument_group("what to write")
+    target.add_argument("--format", choices=["onnx", "torch-export"], default="onnx", help="kind of file")
+    target.add_argument("--out", type=Path, required=True, metavar="FILE", help="usually ends in .onnx or .pt2")
+    target.add_argument(
+        "--size", type=positive_integer, nargs="+", metavar="N", help="side of the images, or height and width"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the file and compare what it gives."""
+    from gevit.export import compare, export
+    from gevit.rendering.tables import make_console
+
+    if args.size and len(args.size) > 2:
+        raise ValueError(f"--size takes one side, or height and width; got {len(args.size)} numbers")
+    if not (args.model or args.checkpoint):
+        raise ValueError("which model? give --checkpoint PATH, or --model NAME, with --pretrained for trained weights")
+    model = trained_or_random(args, args.model)
+    size = tuple(args.size) if args.size and len(args.size) == 2 else args.size[0] if args.size else None
+    export(model, args.out, args.format, size)
+    difference, equivariance = compare(model, args.out, args.format, size)
+    facts = {
+        "file": str(args.out),
+        "format": args.format,
+        "bytes": args.out.stat().st_size,
+        "difference": difference,
+        "equivariance_error": equivariance,
+    }
+    if args.json:
+        print(json.dumps(facts, indent=2))
+    else:
+        make_console().print(
+            f"{args.out}: {args.format}, {facts['bytes'] / 1e6:.1f} MB; its logits differ from the model's by "
+            f"{difference:.1e}; equivariance error {equivariance:.1e}"
+        )
+    return 0
