@@ -9,20 +9,27 @@
 import importlib
 from typing import TYPE_CHECKING
 
+from gevit._version import __version__ as __version__
+
 if TYPE_CHECKING:
-    from gevit import equivariance, groups, models
+    from gevit import attention, data, equivariance, groups, models
+    from gevit.hub import from_pretrained
     from gevit.layers import GroupAttention, LiftingAttention
     from gevit.models import list_models
     from gevit.orbit import Orbit
     from gevit.persistence import load, save
     from gevit.pretrained import create_model, list_pretrained
 
+
 __all__ = [
     "GroupAttention",
     "LiftingAttention",
     "Orbit",
+    "attention",
     "create_model",
+    "data",
     "equivariance",
+    "from_pretrained",
     "groups",
     "list_models",
     "list_pretrained",
@@ -37,6 +44,7 @@ _HOMES = {
     "LiftingAttention": "gevit.layers",
     "Orbit": "gevit.orbit",
     "create_model": "gevit.pretrained",
+    "from_pretrained": "gevit.hub",
     "list_models": "gevit.models",
     "list_pretrained": "gevit.pretrained",
     "load": "gevit.persistence",

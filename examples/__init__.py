@@ -1,0 +1,1 @@
+"""Worked examples: networks made of the layers of gevit."""

@@ -1,0 +1,78 @@
+"""Models in other runtimes: the same logits, equivariant there too, any number of images."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import gevit
+from gevit.cli import main
+from gevit.export import compare, export, read
+from gevit.groups import Dihedral
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # of the exporters, about themselves
+    pytest.mark.usefixtures("unchecked_shapes"),  # a graph has symbols for sizes
+]
+
+
+@pytest.mark.parametrize(
+    ("format", "name", "preset", "encoding", "size"),
+    [
+        ("onnx", "r8_sa", "nano", "relative", 9),
+        ("torch-export", "z2_sa", "nano", "ge", 12),
+        ("torch-export", "r4_sa", "nano", "gsa", 9),
+    ],
+)
+def test_same_logits_and_as_equivariant(
+    format: str, name: str, preset: str, encoding: str, size: int, tmp_path: Path
+) -> None:
+    pytest.importorskip("onnxruntime")
+    torch.manual_seed(0)
+    model = gevit.create_model(name, preset, encoding=encoding).eval()
+    export(model, tmp_path / "model", format, size)
+    difference, equivariance = compare(model, tmp_path / "model", format, size)
+    assert difference < 1e-5
+    assert (equivariance < 1e-5) == (encoding != "gsa")
+
+
+def test_pretrained_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    path = tmp_path / "d4.onnx"
+    command = ["export", "--model", "d4_sa", "--preset", "tiny", "--pretrained", "eurosat", "--format", "onnx"]
+    assert main([*command, "--out", str(path), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["difference"] < 1e-5
+    model = gevit.create_model("d4_sa", preset="tiny", pretrained="eurosat")
+    logits = read(path)
+    x = torch.rand(2, 3, 64, 64)
+    assert torch.allclose(logits(x), model(x), atol=1e-5 * float(model(x).abs().max()))
+    group = Dihedral(4)
+    for element in range(group.order):
+        assert torch.allclose(
+            logits(group.act_on_image(x, element)), logits(x), atol=1e-5 * float(logits(x).abs().max())
+        )
+    proto = onnx.load(path)
+    assert {node.domain for node in proto.graph.node} == {""}  # standard operators alone
+    known = json.loads(next(entry.value for entry in proto.metadata_props if entry.key == "gevit"))
+    assert tuple(known["classes"]) == model.info.classes  # type: ignore[union-attr]
+
+
+def test_bad_input_is_refused_and_leaves_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = ["--out", str(tmp_path / "model.onnx")]
+    for words, message in (
+        (["--model", "r4_sa", "--size", "5"], "at least 22x22"),
+        (["--model", "r4_sa", "--size", "5", "6", "7"], "one side, or height and width"),
+        ([], "which model"),
+        (["--model", "r4_xx"], "unknown model"),
+        (["--checkpoint", str(tmp_path / "nothing")], "nothing"),
+    ):
+        assert main(["export", *words, *out]) == 2
+        assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="unknown format"):
+        export(gevit.create_model("z2_sa", "nano"), tmp_path / "model", "tflite")
