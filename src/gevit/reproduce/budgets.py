@@ -82,6 +82,7 @@ REAL_IMAGES: Mapping[str, Settings] = {
     "cells": {**REAL, "data": "redcells", "select": "macro_f1"},
     "galaxies": {**REAL, "data": "galaxies"},
     "labels": {**REAL, "data": "eurosat", "limit_valid": 100},
+    "finetuning": {**REAL, "data": "redcells", "select": "macro_f1", "limit_train": 500},
 }
 
 RECIPES: Mapping[str, Mapping[str, Settings]] = {

@@ -23,6 +23,8 @@ SHARES = (accuracy_on_test, accuracy_in_orbit)  # of all test images: other meas
 CROWDED = 36  # characters below a panel
 Point = tuple[float, float, float, float]  # place, percent, reach of the bar below and above
 
+LETTERS = 110  # of a legend, in a figure of the full width
+
 
 def figure(summary: Summary) -> Figure:
     """Accuracy against the angle if the study rotates its test images, else of every cell."""
@@ -45,7 +47,17 @@ def figure(summary: Summary) -> Figure:
         style(axes_of_panel)
     handles, labels = drawn.axes[-1].get_legend_handles_labels()
     if len(labels) > 1:
-        drawn.legend(handles, labels, loc="outside upper center", ncols=6, fontsize=FONT, frameon=False, labelcolor=INK)
+        # As many beside each other as the width has room for, with a marker of about six letters each.
+        columns = int(LETTERS * drawn.get_figwidth() / WIDTH) // (max(map(len, labels)) + 6)
+        drawn.legend(
+            handles,
+            labels,
+            loc="outside upper center",
+            ncols=max(1, columns),
+            fontsize=FONT,
+            frameon=False,
+            labelcolor=INK,
+        )
     return drawn
 
 

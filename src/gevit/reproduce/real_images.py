@@ -28,7 +28,7 @@ SAME_TIME = (
 )
 TWIN = "Z2_SA is the same architecture on the group of one element: it knows no rotations or reflections"
 ORBIT = "in an orbit: the mean of the trained network's logits over the eight quarter turns and flips of an image"
-PLAIN, AUGMENTED, CNN = "Z2_SA", "Z2_SA, augmented", "P4-CNN"
+BUILT_IN, BOTH, PLAIN, AUGMENTED, CNN = "R4_SA", "R4_SA, augmented", "Z2_SA", "Z2_SA, augmented", "P4-CNN"
 
 
 def _run(model: str, epochs: int, rotate: bool = False, flip: bool = False, **more: Any) -> dict[str, Any]:
@@ -55,7 +55,8 @@ def satellites(budget: str) -> Study:
         cells=_table(
             budget,
             {
-                "R4_SA": _run("r4_sa", 3),
+                BUILT_IN: _run("r4_sa", 3),
+                BOTH: _run("r4_sa", 3, rotate=True, flip=True),
                 PLAIN: _run("z2_sa", 9),
                 AUGMENTED: _run("z2_sa", 9, rotate=True, flip=True),
                 **({} if budget == "smoke" else {CNN: _run("p4_cnn", 1)}),  # it has no architecture `tiny`
@@ -79,7 +80,8 @@ def cells(budget: str) -> Study:
         cells=_table(
             budget,
             {
-                "R4_SA": _run("r4_sa", 3),
+                BUILT_IN: _run("r4_sa", 3),
+                BOTH: _run("r4_sa", 3, rotate=True, flip=True),
                 PLAIN: _run("z2_sa", 9),
                 AUGMENTED: _run("z2_sa", 9, rotate=True, flip=True),
             },
@@ -109,7 +111,7 @@ def galaxies(budget: str) -> Study:
         cells=_table(
             budget,
             {
-                "R4_SA": _run("r4_sa", 10),
+                BUILT_IN: _run("r4_sa", 10),
                 "D4_SA": _run("d4_sa", 3),
                 "D4_SA, C4 from the last stage on": _run("d4_sa", 3, restrict="c4"),
                 PLAIN: _run("z2_sa", 30),
@@ -136,7 +138,7 @@ def galaxies(budget: str) -> Study:
 
 def labels(budget: str) -> Study:
     """How many labels the symmetry saves."""
-    passes = {"R4_SA": 6_400, AUGMENTED: 19_200}
+    passes = {BUILT_IN: 6_400, AUGMENTED: 19_200}
     sizes = (8, 16) if budget == "smoke" else (100, 300, 1000, 3000)
     return Study(
         name="labels",
@@ -153,7 +155,7 @@ def labels(budget: str) -> Study:
                 },
             )
             for size in sizes
-            for column, model, *augmentation in (("R4_SA", "r4_sa"), (AUGMENTED, "z2_sa", True, True))
+            for column, model, *augmentation in ((BUILT_IN, "r4_sa"), (AUGMENTED, "z2_sa", True, True))
         ),
         notes=(
             SAME_TIME,
@@ -161,4 +163,26 @@ def labels(budget: str) -> Study:
             "the same number of steps for every number of labels; the epoch is chosen on 100 validation images",
         ),
         seeds=2,
+    )
+
+
+def finetuning(budget: str) -> Study:
+    """What the weights that come with the package are worth on other images."""
+    scratch = _run("d4_sa", 10, preset="tiny")
+    return Study(
+        name="finetuning",
+        title="Red blood cells, 500 labels: initialised with the weights for satellite images, or at random",
+        experiment="finetuning",
+        row_title="d4_sa starts from",
+        cells=_table(
+            budget,
+            {"random weights": scratch, "weights for EuroSAT": {**scratch, "start_from": "d4_sa:eurosat"}},
+            {"macro-F1": macro_f1_on_test, "accuracy": accuracy_on_test},
+        ),
+        notes=(
+            "both rows have the same images, steps and recipe, so they take the same time",
+            "the epoch is chosen by macro-F1 on validation images; no smear is in two of training, validation and test",
+        ),
+        seeds=3,
+        ordered=False,
     )

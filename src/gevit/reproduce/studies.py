@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from gevit.reproduce.real_images import cells, galaxies, labels, satellites
+from gevit.reproduce.real_images import cells, finetuning, galaxies, labels, satellites
 from gevit.reproduce.study import Cell, Study, accuracy_on_test, mean_over_angles, worst_angle
 
 Row = TypeVar("Row")
@@ -286,6 +286,6 @@ STUDIES: dict[str, Callable[[str], Study]] = {
     for study in (
         *(table1, table2, table3, table4, cifar10),
         *(encodings, relative, reflections, tissue, sizes, angles),
-        *(satellites, cells, galaxies, labels),
+        *(satellites, cells, galaxies, labels, finetuning),
     )
 }

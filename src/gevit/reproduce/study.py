@@ -131,7 +131,7 @@ class Cell:
         >>> Cell("R4_SA", "GE-ViT", {"model": "r4_sa", "encoding": "ge", "neighborhood": 5}).key
         'r4_sa-ge-5'
         """
-        return "-".join(map(str, self.settings.values()))
+        return "-".join(map(str, self.settings.values())).replace(":", "_")  # it is the name of a file, too
 
 
 @dataclass(frozen=True)
