@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SOURCES := pyproject.toml setup.py constraints.txt $(wildcard src/gevit/attention/kernel/*)
 
-.PHONY: demo test lint clean
+.PHONY: demo test e2e lint notebooks docs wheel clean
 
 demo: $(READY)  ## a shipped model at work within half a minute, then r4_sa trained on rotated digits: under 5 minutes on 2 cores
 	rm -rf demo
@@ -15,6 +15,19 @@ demo: $(READY)  ## a shipped model at work within half a minute, then r4_sa trai
 
 test: lint  ## lint, types and tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+e2e: $(READY)  ## the lab in a real browser; installs Chromium (apt-get) if there is none
+	e2e/setup.sh
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest e2e
+
+notebooks: $(READY)  ## run the notebooks and keep their outputs; the third needs the data sets eurosat and redcells
+	$(BIN)/jupyter nbconvert --to notebook --execute --inplace docs/notebooks/*.ipynb
+
+docs: $(READY)  ## the documentation as web pages, docs/_build/html/docs/index.html
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet -c docs . docs/_build/html
+
+wheel:  ## sdist and wheel in dist/, installed into clean environments with and without a compiler, and tried there
+	python3 release/build.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -28,5 +41,5 @@ $(READY): $(SOURCES)
 	touch $(READY)
 
 clean:
-	rm -rf $(VENV) build demo src/*.egg-info
+	rm -rf $(VENV) build dist demo docs/_build src/*.egg-info
 	find src -name '*.so' -delete
