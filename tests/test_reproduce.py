@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -23,6 +24,7 @@ from gevit.data import DataSet, load_digits, open_dataset
 from gevit.data.dataset import choose
 from gevit.environment import environment
 from gevit.evaluation.evaluate import accuracy_by_angle
+from gevit.evaluation.metrics import mean_interval
 from gevit.models import list_models
 from gevit.models.base import info_of
 from gevit.models.info import ModelInfo
@@ -466,7 +468,7 @@ def test_drawing_every_study(name: str, tmp_path: Path) -> None:
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     assert_latex_is_sound((tmp_path / "table.tex").read_text(encoding="utf-8"))
     html = (tmp_path / "table.html").read_text(encoding="utf-8")
-    assert html.count("<table") == html.count("</table>") == 2
+    assert html.count("<table") == html.count("</table>") == (3 if study.comparisons else 2)
     assert "<svg" in html
     assert "made-up digits &amp; more" in html
     assert not re.search(r'(?:src|href)="(?!#)', html)
@@ -523,8 +525,12 @@ def test_studies_are_well_made_and_fair(name: str, budget: str) -> None:
         assert config == configs[cell.key]
         assert config.model in list_models()
         differing: dict[str, Any] = {"model": "", "encoding": "ge", "neighborhood": 5}
-        if name in ("sizes", "labels"):  # their rows differ in how many images there are
-            differing["limit_train"] = None
+        if name in ("sizes", "labels"):  # their rows differ in how many images there are, and how often they are seen
+            differing |= {"limit_train": None, "epochs": 1}
+        if name in ("sizes", "angles"):  # some are augmented
+            differing["rotate"] = False
+        if name == "converged":  # how attention starts is a row
+            differing["initialisation"] = None
         if study.experiment in REAL_IMAGES:  # every network trains for the same time, some are augmented
             differing |= {"epochs": 1, "rotate": False, "flip": False, "restrict": None}
         if name == "finetuning":  # that is what its rows are about
@@ -560,7 +566,7 @@ def test_measures_over_angles(tmp_path: Path) -> None:
     study = STUDIES["angles"]("cpu")
     made_up(study, "cpu", tmp_path)
     summary = Summary.read(study, "cpu", tmp_path)
-    result = summary.results["z2_sa"][0]
+    result = summary.results["z2_sa-False"][0]
     assert len(result.by_angle) == 24
     assert worst_angle(result) == result.by_angle["345"]
     assert worst_angle(result) < mean_over_angles(result) < result.test_accuracy
@@ -650,3 +656,27 @@ def test_accuracy_of_parts(tmp_path: Path) -> None:
     result = dataclasses.replace(result, confusion=counts)
     assert accuracy_of_parts((2,), (3,))(result) == pytest.approx(10 / 16)
     assert accuracy_of_parts((0,), (1,), (2, 3))(result) == pytest.approx((5 + 6 + 16) / 32)
+
+
+def test_differences_pair_the_seeds(tmp_path: Path) -> None:
+    """Seeds move both rows alike: their difference is known better than either."""
+    study = STUDIES["converged"]("cpu")
+    made_up(study, "cpu", tmp_path, seeds=3)
+    summary = Summary.read(study, "cpu", tmp_path)
+    for difference, (row, other) in zip(summary.differences(), study.comparisons, strict=True):
+        numbers = [summary.number(summary.cell(name, "accuracy")) for name in (row, other)]
+        assert numbers[0] is not None
+        assert numbers[1] is not None
+        assert difference.mean == pytest.approx(numbers[0].mean - numbers[1].mean)
+        assert difference.interval == pytest.approx((difference.mean, difference.mean))
+        assert (difference.row, difference.other, difference.seeds) == (row, other, 3)
+    result_path(tmp_path, study.runs[2], 0).unlink()  # a seed that one of two lacks does not count
+    seeds = [difference.seeds for difference in Summary.read(study, "cpu", tmp_path).differences()]
+    assert seeds == [2, 2, 2, 2]
+
+
+def test_the_interval_of_a_mean_covers_it_as_often_as_it_says() -> None:
+    draws = torch.randn(4000, 3, generator=torch.Generator().manual_seed(0)).tolist()
+    covered = sum(low <= 0 <= high for low, high in map(mean_interval, draws)) / len(draws)
+    assert covered == pytest.approx(0.95, abs=0.02)
+    assert mean_interval([1.0]) == (-math.inf, math.inf)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+# Of Student's t at 97.5%, by the degrees of freedom: 1 to 9.
+T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,20 @@ def wilson_interval(share: float, n: int) -> tuple[float, float]:
     centre = (share + z * z / (2 * n)) / (1 + z * z / n)
     reach = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + (z / (2 * n)) ** 2)
     return max(0.0, centre - reach), min(1.0, centre + reach)
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Student's 95% interval of the mean of independent measurements; of one alone, everything is possible.
+
+    >>> [round(end, 2) for end in mean_interval([1.0, 2.0, 3.0])]
+    [-0.48, 4.48]
+    """
+    if len(values) < 2:
+        return -math.inf, math.inf
+    # With more than ten measurements the quantile of ten is on the safe side.
+    quantile = T_QUANTILES[min(len(values), len(T_QUANTILES) + 1) - 2]
+    reach = quantile * stdev(values) / math.sqrt(len(values))
+    return fmean(values) - reach, fmean(values) + reach
 
 
 def _class_scores(found: int, predicted: int, support: int) -> ClassScores:

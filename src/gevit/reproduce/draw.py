@@ -57,12 +57,14 @@ def study_table(summary: Summary) -> Table:
 def markdown(summary: Summary) -> str:
     """The table, the plot, the notes, and every run."""
     table = study_table(summary)
+    differences = Table(*summary.difference_table(), alignment="llrrr")
     title = escape.markdown(table.title)
     sections = [
         f"# {title}",
         table.to_markdown(),
         f"![{title}]({PLOT})",
         "\n".join(f"- {escape.markdown(note)}" for note in table.notes),
+        *(["## Differences, seed by seed", differences.to_markdown()] if differences.rows else []),
         "## Every run",
         Table(*summary.run_table()).to_markdown(),
     ]
@@ -78,6 +80,7 @@ def page(summary: Summary) -> str:
         data=summary.data,
         table=study_table(summary),
         chart=charts.inline_svg(figure(summary), summary.study.title),
+        differences=Table(*summary.difference_table(), alignment="llrrr"),
         runs=Table(*summary.run_table()),
     )
 

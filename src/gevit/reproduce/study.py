@@ -149,6 +149,7 @@ class Study:
         angles: in degrees; the accuracy on test images rotated by each of them is measured too.
         orbit: a group, such as d4; the accuracy of each model's mean over it is measured too.
         ordered: whether the rows are steps of one quantity, which a line may join.
+        comparisons: pairs of rows whose difference in the first column is measured, seed by seed.
     """
 
     name: str
@@ -161,6 +162,7 @@ class Study:
     angles: tuple[float, ...] = ()
     orbit: str = ""
     ordered: bool = True
+    comparisons: tuple[tuple[str, str], ...] = ()
 
     @property
     def rows(self) -> list[str]:

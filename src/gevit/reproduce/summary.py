@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from gevit.evaluation.metrics import mean_interval
 from gevit.rendering.words import duration, epoch_number
 from gevit.reproduce.budgets import config_of
 from gevit.reproduce.results import read_results, settings_of
 from gevit.reproduce.study import Cell, Result, Study
 
 # What the paper's numbers are on.
-PAPER_DATA = {"rotmnist": "rotMNIST", "encodings": "rotMNIST", "cifar10": "CIFAR-10", "pcam": "PatchCamelyon"}
+PAPER_DATA = {
+    "rotmnist": "rotMNIST",
+    "encodings": "rotMNIST",
+    "converged": "rotMNIST",
+    "cifar10": "CIFAR-10",
+    "pcam": "PatchCamelyon",
+}
 # Of each limit: how many images there were, in a result, and what they are called.
 IMAGES = {
     "limit_train": ("train_images", "training images"),
@@ -41,6 +48,25 @@ class Number:
         percents = [100 * share for share in shares]
         spread = statistics.stdev(percents) if len(percents) > 1 else None
         return cls(statistics.fmean(percents), spread, len(percents))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """By how much one row of a study is above another, in points, over the seeds that both have.
+
+    Attributes:
+        row: of what is subtracted from.
+        other: of what is subtracted.
+        mean: over seeds.
+        interval: Student's 95% interval of the mean.
+        seeds: how many.
+    """
+
+    row: str
+    other: str
+    mean: float
+    interval: tuple[float, float]
+    seeds: int
 
 
 @dataclass(frozen=True)
@@ -142,8 +168,8 @@ class Summary:
             found.insert(
                 0, "Smoke: the models are all but untrained; these numbers only prove that the machinery runs."
             )
-        if differences := self._differences():
-            found.append(f"What differs from the budget of the paper: {', '.join(differences)}.")
+        if changes := self._changes():
+            found.append(f"What differs from the budget of the paper: {', '.join(changes)}.")
         found += [f"{note[0].upper()}{note[1:]}." for note in self.study.notes]
         found.append(self._uncertainty())
         missing = sum(not results for results in self.results.values())
@@ -169,6 +195,31 @@ class Summary:
             for result in self.all_results
         ]
 
+    def differences(self) -> list[Difference]:
+        """Of the pairs of rows that the study compares: seeds are paired, so what they share cancels."""
+        found = []
+        for row, other in self.study.comparisons:
+            cells = [self.cell(name, self.study.columns[0]) for name in (row, other)]
+            ours, theirs = ({result.seed: cell.measure(result) for result in self.results[cell.key]} for cell in cells)
+            points = [100 * (ours[seed] - theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
+            if points:
+                found.append(Difference(row, other, statistics.fmean(points), mean_interval(points), len(points)))
+        return found
+
+    def difference_table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """The differences: the header, and a row each."""
+        header = ("row", "minus", "points", "95% interval", "seeds")
+        return header, [
+            (
+                difference.row,
+                difference.other,
+                f"{difference.mean:+.2f}",
+                "{:+.2f} to {:+.2f}".format(*difference.interval) if difference.seeds > 1 else "–",
+                str(difference.seeds),
+            )
+            for difference in self.differences()
+        ]
+
     def to_json(self) -> dict[str, Any]:
         """The table as plain types."""
         numbers = [(cell, self.number(cell)) for cell in self.study.cells]
@@ -187,6 +238,10 @@ class Summary:
                 }
                 for cell, number in numbers
             ],
+            "differences": [
+                {**asdict(difference), "interval": difference.interval if difference.seeds > 1 else None}
+                for difference in self.differences()
+            ],
             "notes": self.notes(),
         }
 
@@ -198,7 +253,7 @@ class Summary:
         bars = "; the bars of the plot are the 95% interval that the number of test images leaves"
         return f"One seed, and seeds differ{'' if self.study.angles else bars}."
 
-    def _differences(self) -> list[str]:
+    def _changes(self) -> list[str]:
         """What our runs were trained with, and the paper's."""
         cell = next(cell for cell in self.study.runs if self.results[cell.key])
         result = self.results[cell.key][0]
