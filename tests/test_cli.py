@@ -71,6 +71,25 @@ def test_bad_flags_exit_with_usage(flags: list[str], message: str, capsys: pytes
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["train", "--modle", "r4_sa"], "did you mean --model?"),
+        (["bench", "--modell=r4_sa"], "did you mean --model?"),
+        (["train", "--zzzzzz"], "see `gevit train --help`"),
+        (["--foo"], "see `gevit --help`"),
+    ],
+)
+def test_unknown_flags_are_one_line_that_says_what_to_do(
+    words: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    [line] = capsys.readouterr().err.splitlines()
+    assert words[-1].partition("=")[0] in line or words[1] in line
+    assert line.endswith(hint)
+
+
 def test_equivariance_of_trained_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.manual_seed(0)
     info = ModelInfo(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -61,7 +63,14 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     >>> parse(["bench", "--model", "r4_sa"]).command
     'bench'
     """
-    return _parser().parse_args(words)
+    args, unknown = _parser().parse_known_args(words)
+    if unknown:
+        parser: argparse.ArgumentParser = args.parser
+        flags = re.findall(r"--[a-z][\w-]*", parser.format_help())
+        near = difflib.get_close_matches(unknown[0].partition("=")[0], flags, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"see `{parser.prog} --help`"
+        parser.exit(2, f"{parser.prog}: error: unknown {printable(' '.join(unknown))}; {hint}\n")
+    return args
 
 
 def _verdict(error: BaseException) -> tuple[str, int, bool]:
@@ -90,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="gevit",
         description="Vision transformers that are equivariant to translations, rotations and reflections.",
     )
+    parser.set_defaults(parser=parser)
     parser.add_argument("--version", action="version", version=f"gevit {__version__}")
     parser.add_argument("--debug", action="store_true", help="show where an error comes from; may stand anywhere")
     commands = parser.add_subparsers(dest="command", metavar="command")
@@ -97,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
         command = importlib.import_module(module)
         parser_of_command = commands.add_parser(name, help=summary, description=summary, formatter_class=_Help)
         command.add_arguments(parser_of_command)
-        parser_of_command.set_defaults(run=command.run)
+        parser_of_command.set_defaults(run=command.run, parser=parser_of_command)
     return parser
 
 
