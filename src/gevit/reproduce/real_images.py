@@ -67,6 +67,7 @@ def satellites(budget: str) -> Study:
         seeds=3,
         orbit="d4",
         ordered=False,
+        comparisons=((BUILT_IN, AUGMENTED), (BUILT_IN, PLAIN), (BOTH, BUILT_IN)),
     )
 
 
@@ -97,6 +98,7 @@ def cells(budget: str) -> Study:
         seeds=3,
         orbit="d4",
         ordered=False,
+        comparisons=((BUILT_IN, AUGMENTED), (BUILT_IN, PLAIN), (BOTH, BUILT_IN)),
     )
 
 
