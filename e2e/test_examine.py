@@ -75,6 +75,7 @@ def test_an_uploaded_checkpoint_on_an_uploaded_archive(
     examine.click("#kinds >> text=Your r4_sa")
     expect(examine.locator(".card h2")).to_have_text(["Your model"])
     expect(examine.locator("#note")).to_have_text("Open or drop an image to begin.")
+    expect(examine.locator("#dial")).to_be_hidden()  # with nothing to turn
 
 
 def test_a_folder_on_a_shipped_model(examine: Page, images: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Page, expect
 
 from e2e.conftest import PHONE, opened
 from e2e.driving import (
@@ -13,6 +13,7 @@ from e2e.driving import (
     drag_dial,
     draw_seven,
     drop,
+    held,
     largest_change,
     probabilities,
     wait_for_angle,
@@ -96,25 +97,21 @@ def test_dropping_and_opening_a_file(page: Page, digit: Path) -> None:
 
 
 def test_what_was_chosen_last_stays_when_an_earlier_answer_is_late(page: Page, digit: Path) -> None:
-    late: list[Route] = []
-    page.route("**/scenes/digits/images", late.append)
-    drop(page, digit)
-    expect(page.locator("#note")).to_have_text("Reading the image…")
+    late = held(page, "**/scenes/digits/images", lambda: drop(page, digit))
     page.click("[data-image=sample3]")
     expect(page.locator(".card.plain .says b")).to_have_text("3")
-    late[0].continue_()
+    late.continue_()
     wait_for_answers(page)
     expect(page.locator("[data-image=sample3]")).to_have_attribute("aria-pressed", "true")
     assert answers(page) == ["3", "3", "3"]
 
 
 def test_an_answer_that_fails_does_not_hold_up_the_next(page: Page) -> None:
-    late: list[Route] = []
-    page.route("**/turn?*", late.append, times=1)
+    wait_for_answers(page)
     page.focus("#dial svg")
+    late = held(page, "**/turn?*", lambda: page.keyboard.press("ArrowLeft"))
     page.keyboard.press("ArrowLeft")
-    page.keyboard.press("ArrowLeft")
-    late[0].fulfill(status=503, json={"error": "the lab is busy"})
+    late.fulfill(status=503, json={"error": "the lab is busy"})
     wait_for_angle(page, 2)
     expect(page.locator("#problem")).to_be_hidden()
 

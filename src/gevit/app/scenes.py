@@ -190,7 +190,7 @@ SHIPPED = {
         "Blood cells",
         "redcells",
         ((EQUIVARIANT, "d4_sa", "tiny", "redcells"), (PLAIN, "z2_sa", "tiny", "redcells")),
-        opening=4,
+        opening=2,
         training="Both were trained alike: the same cells, half of them rotated by any angle, settings and seed. The "
         "plain model has learned from rotated cells, and still its answer moves.",
     ),

@@ -147,6 +147,7 @@ function showChoice(note) {
   }
   for (const button of $("samples").children) button.setAttribute("aria-pressed", String(button.dataset.image === chosen.image));
   $("note").textContent = note || (chosen.image ? "" : begin());
+  $("bench").hidden = $("turns").hidden = !chosen.image;
   sweep = null;
   refresh();
 }
