@@ -39,10 +39,12 @@ def lab(*flags: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         line = process.stdout.readline()
         found = re.search(r"http://127\.0\.0\.1:\d+/", line)
         assert found, line + (process.communicate()[1] if not line else "")
-        yield found.group(), process
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-            process.communicate(timeout=20)
+        try:
+            yield found.group(), process
+        finally:  # a test that fails must not wait for it for ever
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                process.communicate(timeout=20)
 
 
 @pytest.fixture(scope="session")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import math
+from collections.abc import Callable
 from pathlib import Path
 
-from playwright.sync_api import Page
+from playwright.sync_api import Page, Route
 
 
 def probabilities(page: Page) -> list[list[float]]:
@@ -58,6 +59,16 @@ def drop(page: Page, path: Path, kind: str = "image/png") -> None:
         }""",
         [base64.b64encode(path.read_bytes()).decode(), path.name, kind],
     )
+
+
+def held(page: Page, url: str, act: Callable[[], None]) -> Route:
+    """The first request to this address that an act makes, held up until it is let go on."""
+    late: list[Route] = []
+    page.route(url, lambda route: late.append(route), times=1)
+    act()
+    while not late:
+        page.wait_for_timeout(20)
+    return late[0]
 
 
 def draw_seven(page: Page) -> None:

@@ -12,16 +12,17 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
 from e2e.conftest import lab, opened
+from e2e.driving import drop
 from gevit.data import open_dataset
 from gevit.pretrained import pretrained_path
 
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of digits, with a folder for each class."""
+    """A folder of digits, with a folder for each class, and names too long for a plain header of tar."""
     folder, split = tmp_path_factory.mktemp("digits"), open_dataset("digits-upright").test
     for index in range(200):
-        path = folder / str(int(split.labels[index])) / f"{index}.png"
+        path = folder / str(int(split.labels[index])) / f"{'digit-' * 20}{index}.png"
         path.parent.mkdir(exist_ok=True)
         pixels = (255 * split.images(torch.tensor([index]))[0, 0]).byte().numpy()
         Image.fromarray(pixels).save(path)
@@ -74,6 +75,7 @@ def test_an_uploaded_checkpoint_on_an_uploaded_archive(
     examine.click("#kinds >> text=Your r4_sa")
     expect(examine.locator(".card h2")).to_have_text(["Your model"])
     expect(examine.locator("#note")).to_have_text("Open or drop an image to begin.")
+    expect(examine.locator("#dial")).to_be_hidden()  # with nothing to turn
 
 
 def test_a_folder_on_a_shipped_model(examine: Page, images: Path) -> None:
@@ -106,6 +108,8 @@ def test_files_that_are_no_model_or_no_archive(examine: Page, checkpoint: tuple[
     ):
         examine.set_input_files("#checkpoint", files)
         expect(examine.locator("#problem")).to_contain_text(words)
+    drop(examine, pickled)
+    expect(examine.locator("#problem")).to_contain_text("a pickle can run any program")
     examine.set_input_files("#archive", text)
     expect(examine.locator("#set option:checked")).to_have_text("uploaded: images.zip")
     examine.click("#start")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 
@@ -10,6 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from e2e.conftest import DESK, PHONE, lab, opened
+from e2e.driving import wait_for_answers
 
 TABS = ("turn", "inside", "examine")
 
@@ -47,9 +49,28 @@ def test_tabs_by_keyboard(page: Page) -> None:
     expect(page.locator("#turn")).to_be_visible()
 
 
+def test_focus_shows_on_the_button_that_a_key_would_press(page: Page) -> None:
+    for name in page.locator("input.unseen").evaluate_all("inputs => inputs.map(input => input.id)"):
+        assert page.locator(f"#{name} + label").get_attribute("for") == name
+
+
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desk", "phone"])
+def test_nothing_else_moves_while_the_dial_does(browser: Browser, address: str, size: tuple[int, int]) -> None:
+    tops = "['cards', 'verdict', 'polars'].map(id => document.getElementById(id).getBoundingClientRect().top + scrollY)"
+    with opened(browser, address, size) as page:
+        upright = page.evaluate(tops)
+        for button in ("#left", "#flip", "[data-shift='1,0']"):
+            page.click(button)
+            wait_for_answers(page)
+            assert page.evaluate(tops) == upright, button
+
+
 def test_what_is_seen_is_also_said(page: Page) -> None:
     page.click("#left")
-    expect(page.locator("#spoken")).to_contain_text("At 90 degrees. Equivariant: 7, 99.9%, as upright. GSA twin:")
+    said = r"At 90 degrees\. Equivariant: 4, [\d.]+%, as upright\. GSA twin: .*, not as upright\. Plain: "
+    expect(page.locator("#spoken")).to_contain_text(re.compile(said))
+    page.wait_for_selector("#polars[data-whole]")
+    expect(page.locator("#error svg.rose")).to_have_attribute("aria-label", re.compile(r"Equivariant from 0% to \d+%"))
 
 
 def test_ctrl_c_with_a_page_open_is_quick_and_the_page_says_so(browser: Browser) -> None:

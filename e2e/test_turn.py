@@ -13,6 +13,7 @@ from e2e.driving import (
     drag_dial,
     draw_seven,
     drop,
+    held,
     largest_change,
     probabilities,
     wait_for_angle,
@@ -93,6 +94,26 @@ def test_dropping_and_opening_a_file(page: Page, digit: Path) -> None:
     expect(page.locator(".card.plain .says b")).to_have_text("4")
     page.set_input_files("#file", digit)
     expect(page.locator(".card.plain .says b")).to_have_text("2")
+
+
+def test_what_was_chosen_last_stays_when_an_earlier_answer_is_late(page: Page, digit: Path) -> None:
+    late = held(page, "**/scenes/digits/images", lambda: drop(page, digit))
+    page.click("[data-image=sample3]")
+    expect(page.locator(".card.plain .says b")).to_have_text("3")
+    late.continue_()
+    wait_for_answers(page)
+    expect(page.locator("[data-image=sample3]")).to_have_attribute("aria-pressed", "true")
+    assert answers(page) == ["3", "3", "3"]
+
+
+def test_an_answer_that_fails_does_not_hold_up_the_next(page: Page) -> None:
+    wait_for_answers(page)
+    page.focus("#dial svg")
+    late = held(page, "**/turn?*", lambda: page.keyboard.press("ArrowLeft"))
+    page.keyboard.press("ArrowLeft")
+    late.fulfill(status=503, json={"error": "the lab is busy"})
+    wait_for_angle(page, 2)
+    expect(page.locator("#problem")).to_be_hidden()
 
 
 def test_bad_uploads_give_readable_messages(page: Page, digit: Path, tmp_path: Path) -> None:

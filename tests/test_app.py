@@ -102,6 +102,13 @@ class TestTurn:
             assert turned["probabilities"] == pytest.approx(swept["probabilities"][1], abs=1e-5)
             assert turned["error"] == pytest.approx(swept["errors"][1], abs=1e-4)
 
+    def test_the_full_turn_of_a_flipped_and_shifted_image_is_that_of_its_moves(self, client: TestClient) -> None:
+        moves = {"flip": 1, "right": 2, "down": -1}
+        part = get(client, f"{DIGIT}/sweep", part=2, **moves)
+        turned = get(client, f"{DIGIT}/turn", angle=part["angles"][1], **moves)
+        for one, swept in zip(turned["answers"], part["answers"], strict=True):
+            assert one["probabilities"] == pytest.approx(swept["probabilities"][1], abs=1e-5)
+
     def test_moves_compose_of_flip_rotation_and_shift(self) -> None:
         image = torch.rand(1, 6, 6)
         assert torch.equal(Move(90.0, True)(image), torch.rot90(image.flip(-1), 1, (-2, -1)))
@@ -409,6 +416,16 @@ def test_what_is_named_at_the_start(tmp_path: Path) -> None:
         assert {sample["label"] for sample in scene["samples"]} == {0, 1, 2}
         turned = get(client, f"/api/scenes/{own}/images/{scene['samples'][0]['image']}/turn", angle=90)
         assert turned["answers"][0]["change"] < 1e-5
+
+
+def test_a_scene_without_its_data_says_which_set_it_wants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GEVIT_DATA", str(tmp_path))
+    with TestClient(make_app(Lab()), HOST) as client:
+        for name, wanted in (("satellite", "eurosat"), ("cells", "redcells"), ("digits", "")):
+            scene = get(client, f"/api/scenes/{name}")
+            assert scene["wanted"] == wanted
+            assert bool(scene["samples"]) == (not wanted)
+            assert (scene["models"][0]["role"], scene["models"][-1]["role"]) == ("equivariant", "plain")
 
 
 def test_a_full_queue_says_so() -> None:

@@ -169,8 +169,8 @@ class TestCommand:
         [line] = capsys.readouterr().err.splitlines()
         assert "pip install 'gevit[app]'" in line
 
-    @pytest.mark.parametrize("at_work", [False, True])
-    def test_ctrl_c_is_clean_and_quick(self, at_work: bool, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("at_work", ["idle", "examining", "uploading"])
+    def test_ctrl_c_is_clean_and_quick(self, at_work: str, tmp_path: Path) -> None:
         command = [sys.executable, "-m", "gevit", "app", "--port", "0", "--no-browser"]
         environment = os.environ | {"TMPDIR": str(tmp_path)}
         pipe = subprocess.PIPE
@@ -179,7 +179,11 @@ class TestCommand:
             address = process.stdout.readline().split()[4]
             assert address.startswith("http://127.0.0.1:")
             assert list(tmp_path.iterdir())
-            if at_work:
+            upload = socket.create_connection(("127.0.0.1", int(address.rstrip("/").rpartition(":")[2])))
+            if at_work == "uploading":
+                upload.sendall(b"POST /api/data HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\nabc")
+                time.sleep(0.5)
+            if at_work == "examining":
                 wanted = json.dumps({"scene": "digits", "model": 0, "data": "scene", "images": 500})
                 urllib.request.urlopen(f"{address}api/examinations", wanted.encode(), timeout=60).close()
                 time.sleep(1)
@@ -187,5 +191,6 @@ class TestCommand:
             process.send_signal(signal.SIGINT)
             out, err = process.communicate(timeout=20)
             assert time.monotonic() - start < 10  # it takes a fraction of a second
+            upload.close()
         assert (process.returncode, out, err) == (0, "stopped\n", "")
         assert not list(tmp_path.iterdir())

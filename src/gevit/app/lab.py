@@ -165,9 +165,9 @@ class Lab:
         found = self._turning.turn(self.scene(scene), image, self.picture(scene, image).pixels, move)
         return self._with_colours(found, "pixels", scene)
 
-    def sweep(self, scene: str, image: str, flip: bool, part: int) -> dict[str, Any]:
+    def sweep(self, scene: str, image: str, move: Move, part: int) -> dict[str, Any]:
         """Answers over the full turn, a part of them."""
-        return self._turning.sweep(self.scene(scene), image, self.picture(scene, image).pixels, flip, part)
+        return self._turning.sweep(self.scene(scene), image, self.picture(scene, image).pixels, move, part)
 
     def maps(self, scene: str, image: str, model: int, layer: str, element: int, channel: int | None) -> dict[str, Any]:
         """Feature maps of the image and of the moved image."""

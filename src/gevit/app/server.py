@@ -67,14 +67,11 @@ def make_app(lab: Lab, host: str = "127.0.0.1", work: Work | None = None) -> ASG
         return Response(_png(colours), media_type="image/png")
 
     async def turn(request: Request) -> Response:
-        angle = _number(request, "angle", -3600, 3600) % 360
-        shift = [int(_number(request, name, -LARGEST_SHIFT, LARGEST_SHIFT)) for name in ("right", "down")]
-        move = Move(angle, _flag(request, "flip"), *shift)
-        return JSONResponse(await queue.run(request, lab.turn, *_image(request), move))
+        return JSONResponse(await queue.run(request, lab.turn, *_image(request), _move(request)))
 
     async def sweep(request: Request) -> Response:
         part = int(_number(request, "part", 0, PARTS - 1))
-        return JSONResponse(await queue.run(request, lab.sweep, *_image(request), _flag(request, "flip"), part))
+        return JSONResponse(await queue.run(request, lab.sweep, *_image(request), _move(request), part))
 
     async def maps(request: Request) -> Response:
         channel = int(_number(request, "channel", 0, 10**6)) if request.query_params.get("channel") else None
@@ -169,6 +166,12 @@ def make_app(lab: Lab, host: str = "127.0.0.1", work: Work | None = None) -> ASG
 
 def _image(request: Request) -> tuple[str, str]:
     return request.path_params["scene"], request.path_params["image"]
+
+
+def _move(request: Request) -> Move:
+    angle = _number(request, "angle", -3600, 3600) % 360
+    right, down = (int(_number(request, name, -LARGEST_SHIFT, LARGEST_SHIFT)) for name in ("right", "down"))
+    return Move(angle, _flag(request, "flip"), right, down)
 
 
 def _layer(request: Request) -> tuple[int, str, int]:

@@ -79,6 +79,12 @@ class _Announced(uvicorn.Server):
         if self.open_browser and _has_screen():
             webbrowser.open(self.address)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Hang up first: who is in the middle of an upload, or waits for an answer, is not waited for."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await super().shutdown(sockets)
+
 
 class Impatient(H11Protocol):
     """Closes a connection that does not say in time what it wants; uvicorn would wait for ever."""

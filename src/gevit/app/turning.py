@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -94,10 +94,10 @@ class Turning:
         ]
         return {"exact": move.exact, "pixels": moved, "answers": answers}
 
-    def sweep(self, scene: Scene, name: str, image: Image, flip: bool, part: int) -> dict[str, Any]:
-        """Each model's answers at some angles of the full turn: every `PARTS`-th, from number `part` on."""
+    def sweep(self, scene: Scene, name: str, image: Image, move: Move, part: int) -> dict[str, Any]:
+        """Each model's answers to a move with other angles, some of the full turn: every `PARTS`-th, from `part` on."""
         angles = [360 * k / ANGLES for k in range(part, ANGLES, PARTS)]
-        moved = scene.info.normalize(torch.stack([Move(angle, flip)(image) for angle in angles]))
+        moved = scene.info.normalize(torch.stack([replace(move, angle=angle)(image) for angle in angles]))
         answers = []
         for contender, still in zip(scene.contenders, self._still_of(scene, name, image), strict=True):
             found = respond(contender.model, moved)

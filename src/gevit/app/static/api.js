@@ -11,9 +11,20 @@ function count(step) {
 }
 
 export async function ask(path, options = {}) {
+  return waitedFor(async () => {
+    const response = await answerTo(path, options);
+    return response.status === 204 ? null : response.json();
+  });
+}
+
+export async function askPicture(path) {
+  return waitedFor(async () => createImageBitmap(await (await answerTo(path, {})).blob()));
+}
+
+async function waitedFor(work) {
   count(1);
   try {
-    return await answerTo(path, options);
+    return await work();
   } finally {
     count(-1);
   }
@@ -24,13 +35,11 @@ async function answerTo(path, options) {
   try {
     response = await fetch(`/api/${path}`, options);
   } catch (error) {
-    if (error.name === "AbortError") throw error;
     throw new Failed("the lab does not answer: was it stopped? Start it again with: gevit app");
   }
-  if (response.status === 204) return null;
-  const answer = await response.json().catch(() => ({ error: `the lab answered with code ${response.status}` }));
-  if (!response.ok) throw Object.assign(new Failed(answer.error), { status: response.status });
-  return answer;
+  if (response.ok) return response;
+  const { error } = await response.json().catch(() => ({ error: `the lab answered with code ${response.status}` }));
+  throw new Failed(error);
 }
 
 export const query = (values) => new URLSearchParams(values).toString();
@@ -47,18 +56,15 @@ export class Newest {
       return;
     }
     this.busy = true;
-    try {
-      for (let next = wish; next; next = this.waiting) {
-        this.waiting = null;
-        const answer = await this.send(next);
-        this.show(answer, next);
-      }
-    } catch (error) {
+    for (let next = wish; next; next = this.waiting) {
       this.waiting = null;
-      this.fail(error);
-    } finally {
-      this.busy = false;
+      try {
+        this.show(await this.send(next), next);
+      } catch (error) {
+        this.fail(error);
+      }
     }
+    this.busy = false;
   }
 }
 

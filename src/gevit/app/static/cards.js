@@ -20,8 +20,8 @@ export class Cards {
   constructor(box, scene) {
     this.classes = scene.classes;
     const long = Math.max(...scene.classes.map((name) => name.length)) > 3;
-    box.className = `cards${long ? " long" : ""}${scene.models.length === 1 ? " one" : ""}`;
-    box.style.setProperty("--names", long ? "8.5rem" : "1.1rem");
+    box.className = `cards${long ? " long" : ""}`;
+    box.style.setProperty("--models", scene.models.length);
     this.cards = scene.models.map((model) => new Card(model, scene.classes, long));
     box.replaceChildren(...this.cards.map((card) => card.box));
   }
@@ -86,7 +86,7 @@ class Card {
 }
 
 function reason(model, answer, move) {
-  if (move.right || move.down) return "a shift, with the border of the image in the way";
+  if (move.right || move.down) return "a shift: the border and the grid of pooling are in the way";
   if (!move.exact) return "between quarter turns: new pixels, so nothing is exact";
   if (model.role === "twin") return "its layers do not commute with the rotation";
   if (move.flip && !model.group.startsWith("Dihedral") && model.order > 1) return `a flip is not among its ${model.order} rotations`;

@@ -3,6 +3,7 @@
 import { ask } from "./api.js";
 
 const listeners = [];
+let latest = 0;
 
 export const chosen = { scenes: [], parts: 8, scene: null, image: null, label: null };
 
@@ -12,22 +13,29 @@ export async function loadScenes() {
   Object.assign(chosen, await ask("lab"));
 }
 
-export async function chooseScene(name) {
-  const scene = await ask(`scenes/${name}`);
-  chosen.scene = scene;
-  const first = scene.samples[Math.min(7, scene.samples.length - 1)];
-  chooseImage(first?.image ?? null, first?.label ?? null);
+// Who asked last gets it, whichever answer comes first.
+async function choose(answer) {
+  const mine = ++latest;
+  try {
+    const choice = await answer;
+    if (mine !== latest) return;
+    const { note = "", ...rest } = choice;
+    Object.assign(chosen, { label: null }, rest);
+    for (const listener of listeners) listener(note);
+  } catch (error) {
+    if (mine === latest) throw error;
+  }
 }
 
-export function chooseImage(image, label = null, note = "") {
-  Object.assign(chosen, { image, label });
-  for (const listener of listeners) listener(note);
-}
+export const chooseScene = (name) => choose(ask(`scenes/${name}`).then((scene) => {
+  const sample = scene.samples[Math.min(scene.opening, scene.samples.length - 1)];
+  return { scene, image: sample?.image ?? null, label: sample?.label ?? null };
+}));
+
+export const chooseSample = (sample) => choose(sample);
 
 // Take a file, or what was drawn.
-export async function sendImage(file, drawn = false) {
-  const { image, note } = await ask(`scenes/${chosen.scene.name}/images${drawn ? "?drawn=1" : ""}`, { method: "POST", body: file });
-  return { image, note };
-}
+export const chooseFile = (file, drawn = false) =>
+  choose(ask(`scenes/${chosen.scene.name}/images${drawn ? "?drawn=1" : ""}`, { method: "POST", body: file }));
 
 export const imagePath = (image = chosen.image) => `scenes/${chosen.scene.name}/images/${image}`;

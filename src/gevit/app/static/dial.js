@@ -19,11 +19,11 @@ export class Dial {
     this.angle = 0;
     const ticks = Array.from({ length: 24 }, (_, k) => {
       const [x1, y1] = onRing(15 * k, RADIUS - 11);
-      const [x2, y2] = onRing(15 * k, RADIUS - (k % 6 ? 4 : -11));
+      const [x2, y2] = onRing(15 * k, RADIUS - (k % 6 ? 4 : -8));
       return svg("line", { x1, y1, x2, y2, class: k % 6 ? "tick" : "tick main" });
     });
     const names = [0, 90, 180, 270].map((angle) => {
-      const [x, y] = onRing(angle, RADIUS + 22);
+      const [x, y] = onRing(angle, RADIUS + 25);
       return svg("text", { x, y }, `${angle}°`);
     });
     this.travelled = svg("path", { class: "travelled" });

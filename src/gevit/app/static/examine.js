@@ -8,6 +8,9 @@ import { $, element, percent, say, smallNumber, svg } from "./page.js";
 import { packed } from "./tar.js";
 
 const POLL = 400; // milliseconds
+const PICKLED = /\.(pt|pth|ckpt|pkl|pickle|bin)$/i;
+const MODEL_FILE = /\.(safetensors|json|pt|pth|ckpt|pkl|pickle|bin)$/i;
+const ARCHIVE = /\.(zip|tar|gz|tgz|bz2|xz)$/i;
 const uploads = []; // of images: {data, title}
 let running = null;
 
@@ -43,7 +46,7 @@ async function busy(text, work) {
 async function loadCheckpoint(files) {
   const of = (ending) => files.find(({ name }) => name.toLowerCase().endsWith(ending));
   const [weights, info] = [of(".safetensors"), of(".json")];
-  const pickled = files.find(({ name }) => /\.(pt|pth|ckpt|pkl|pickle|bin)$/i.test(name));
+  const pickled = files.find(({ name }) => PICKLED.test(name));
   if (pickled) return say(`${pickled.name} looks pickled, and a pickle can run any program: it is not opened. Choose model.safetensors and model.json.`);
   if (!weights || !info) return say(`A model is two files, NAME.safetensors and NAME.json: choose both at once. There is no .${weights ? "json" : "safetensors"} among those chosen.`);
   await busy("Loading the model…", async () => {
@@ -125,18 +128,20 @@ function errorTable({ elements, others }) {
   const rows = [...elements, ...others].map(({ name, exact, note, logits, feature_maps: maps }) =>
     element("tr", {}, element("th", { scope: "row" }, name), number(logits), number(maps),
       element("td", { class: "words" }, note ?? (exact ? "in its group: 0 if it is equivariant" : "in its group, but interpolated: approximate"))));
-  return element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Equivariance errors" }, element("table", {},
-    element("thead", {}, element("tr", {}, ["transformation", "logits", "feature maps", ""].map((name) => element("th", { scope: "col" }, name)))),
-    element("tbody", {}, rows)));
+  return element("div", {},
+    element("p", { class: "quiet small" }, "By how much the logits (the scores of the classes) and the feature maps of the transformed images differ from what equivariance promises, as a share of the largest value: 0 is exact, rounding comes to about 1e-6, 1 is as large as what is measured."),
+    element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Equivariance errors" }, element("table", { class: "errors" },
+      element("thead", {}, element("tr", {}, ["transformation", "logits", "feature maps", ""].map((name) => element("th", { scope: "col" }, name)))),
+      element("tbody", {}, rows))));
 }
 
 function accuracyChart({ angles, labelled }) {
-  const x = (angle) => 40 + (angle / 360) * 540;
+  const x = (angle) => 52 + (angle / 360) * 520;
   const y = (share) => 190 - share * 170;
   const points = [...angles, 360].map((angle, k) => `${x(angle).toFixed(1)} ${y(labelled.accuracy[k % angles.length]).toFixed(1)}`);
   const rows = [0, 0.5, 1].map((share) => [
-    svg("line", { class: "grid", x1: 40, x2: 580, y1: y(share), y2: y(share) }),
-    svg("text", { x: 34, y: y(share) + 4, "text-anchor": "end" }, `${100 * share}%`)]);
+    svg("line", { class: "grid", x1: 52, x2: 572, y1: y(share), y2: y(share) }),
+    svg("text", { x: 46, y: y(share) + 4, "text-anchor": "end" }, `${100 * share}%`)]);
   const columns = [0, 90, 180, 270, 360].map((angle) => svg("text", { x: x(angle), y: 210, "text-anchor": "middle" }, `${angle}°`));
   const label = `Accuracy from ${percent(Math.min(...labelled.accuracy))} to ${percent(Math.max(...labelled.accuracy))} over the full turn`;
   return element("figure", { class: "wide" }, svg("svg", { viewBox: "0 0 600 218", role: "img", "aria-label": label, class: "line" }, rows, columns, svg("path", { d: `M${points.join("L")}` })));
@@ -158,6 +163,12 @@ function mistakes({ labelled, classes, angles, size }) {
   });
   const legend = element("p", { class: "quiet small" }, `Each bar is the full turn from 0° to ${angles.at(-1)}°: blue where the model is right, orange where it is wrong. Those that change most come first.`);
   return element("div", {}, legend, element("ul", { class: "turns" }, items));
+}
+
+export function takeDropped(files) {
+  if (files.some(({ name }) => MODEL_FILE.test(name))) return loadCheckpoint(files);
+  if (files.length === 1 && ARCHIVE.test(files[0].name)) return upload(files[0], files[0].name);
+  return say("Drop the two files of a model, or an archive of images; a folder is taken by Upload a folder….");
 }
 
 export function startExamine() {

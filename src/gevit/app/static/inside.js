@@ -1,6 +1,6 @@
 // Look inside: feature maps and attention of one model, for the image and for the transformed image.
 
-import { Newest, ask, bytes, query } from "./api.js";
+import { Newest, ask, askPicture, bytes, query } from "./api.js";
 import { TITLES } from "./cards.js";
 import { chosen, imagePath, onChoice } from "./chosen.js";
 import { paintColours, paintLevels, paintOver } from "./paint.js";
@@ -12,15 +12,18 @@ let picture = null; // of the image as it is, red, green and blue
 
 const fail = (error) => say(error.message, "inside");
 
+// Answers about what is not looked at any more are not shown.
+const shownIfCurrent = (show) => (found, { path, model }) => path === imagePath() && model === wish.model && show(found);
+
 const maps = new Newest(
   ({ path, ...values }) => ask(`${path}/maps?${query(values)}`),
-  showMaps,
+  shownIfCurrent(showMaps),
   fail,
 );
 
 const attention = new Newest(
   ({ path, ...values }) => ask(`${path}/attention?${query(values)}`),
-  showAttention,
+  shownIfCurrent(showAttention),
   fail,
 );
 
@@ -152,10 +155,11 @@ function showAttention(found) {
 }
 
 async function loadPicture() {
-  picture = null;
   if (!chosen.image) return;
+  const path = imagePath();
   const { size } = chosen.scene;
-  const image = await createImageBitmap(await (await fetch(`/api/${imagePath()}.png`)).blob());
+  const image = await askPicture(`${path}.png`);
+  if (path !== imagePath()) return; // another one was chosen meanwhile
   const sheet = new OffscreenCanvas(size, size).getContext("2d");
   sheet.drawImage(image, 0, 0);
   const { data } = sheet.getImageData(0, 0, size, size);

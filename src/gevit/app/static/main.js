@@ -1,10 +1,10 @@
 // The page: its tabs, and the first image.
 
 import { chosen, loadScenes } from "./chosen.js";
-import { startExamine } from "./examine.js";
+import { startExamine, takeDropped } from "./examine.js";
 import { start as startInside } from "./inside.js";
-import { say } from "./page.js";
-import { pickScene, start as startTurn } from "./turn.js";
+import { $, say } from "./page.js";
+import { pickScene, start as startTurn, take } from "./turn.js";
 
 const tabs = [...document.querySelectorAll('[role="tab"]')];
 
@@ -29,6 +29,21 @@ for (const [number, tab] of tabs.entries()) {
     open(next);
   });
 }
+
+// What is dropped is an image, but where a model is examined: there it is the model, or an archive.
+document.addEventListener("dragover", (event) => {
+  event.preventDefault();
+  document.body.classList.add("dropping");
+});
+document.addEventListener("dragleave", (event) => event.relatedTarget === null && document.body.classList.remove("dropping"));
+document.addEventListener("drop", (event) => {
+  event.preventDefault();
+  document.body.classList.remove("dropping");
+  const files = [...event.dataTransfer.files];
+  if (!files.length) return;
+  if ($("examine").hidden) take(files[0]);
+  else takeDropped(files);
+});
 
 startTurn();
 startInside();

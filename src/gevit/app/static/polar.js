@@ -1,5 +1,6 @@
 // A quantity over the full turn, one line for each model; upright is at the top, counter-clockwise as on the dial.
 
+import { TITLES } from "./cards.js";
 import { onRing } from "./dial.js";
 import { svg } from "./page.js";
 
@@ -29,7 +30,11 @@ export class Polar {
       svg("path", { class: role, d: points.length ? `M${points.map((point) => this.place(...point).join(" ")).join("L")}Z` : "" }));
     this.hand = svg("line", { class: "now", x1: 150, y1: 150 });
     this.spots = lines.map(({ role }) => svg("circle", { class: `spot ${role}`, r: 4.5 }));
-    const picture = svg("svg", { viewBox: "10 10 280 280", role: "img", "aria-label": this.label, class: "rose" },
+    const ranges = lines.map(({ role, points }) => {
+      const values = points.map(([, value]) => value);
+      return `${TITLES[role]} from ${name(Math.min(...values))} to ${name(Math.max(...values))}`;
+    });
+    const picture = svg("svg", { viewBox: "10 10 280 280", role: "img", "aria-label": [this.label, ...ranges].join(". "), class: "rose" },
       rings, spokes, paths, this.hand, this.spots, names);
     this.box.replaceChildren(picture);
     this.mark(this.angle, this.values);

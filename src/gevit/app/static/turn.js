@@ -2,7 +2,7 @@
 
 import { Newest, ask, query } from "./api.js";
 import { Cards, TITLES, top } from "./cards.js";
-import { chooseImage, chooseScene, chosen, imagePath, onChoice, sendImage } from "./chosen.js";
+import { chooseFile, chooseSample, chooseScene, chosen, imagePath, onChoice } from "./chosen.js";
 import { Dial } from "./dial.js";
 import { Pad } from "./pad.js";
 import { paintColours } from "./paint.js";
@@ -14,7 +14,7 @@ const FULL_TURN = 9000; // milliseconds
 
 let move = { ...STILL };
 let cards = null;
-let sweep = null; // of the present image and flip: its part requests and their answers
+let sweep = null; // of the present image, flip and shift: its part requests and their answers
 let playing = 0;
 let speech = 0;
 
@@ -35,8 +35,8 @@ const turned = new Newest(
 );
 
 const drawn = new Newest(
-  async () => sendImage(await pad.file(), true),
-  ({ image }) => chooseImage(image),
+  async () => chooseFile(await pad.file(), true),
+  () => {},
   (error) => say(error.message),
 );
 
@@ -45,11 +45,11 @@ function refresh() {
   $("flip").setAttribute("aria-pressed", String(move.flip));
   if (!chosen.image) return;
   const wish = { angle: dial.angle, flip: Number(move.flip), right: move.right, down: move.down };
-  turned.request({ path: imagePath(), image: chosen.image, move: wish });
+  turned.request({ path: imagePath(), move: wish });
 }
 
 function show(answer) {
-  if (answer.wish.image !== chosen.image) return;
+  if (answer.wish.path !== imagePath()) return;
   unsay("dial");
   const now = { ...answer.wish.move, exact: answer.exact };
   paintColours(dial.canvas, answer.pixels, chosen.scene.size);
@@ -67,12 +67,13 @@ function show(answer) {
 const shownClass = (answers) => chosen.label ?? top(answers[0].still);
 
 function verdict(answers, now) {
-  const moved = now.angle !== 0 || now.flip || now.right || now.down;
-  if (!moved) return "Drag the blue knob around the image, or press ▶ Full turn, and watch the bars. The thin marks stay where the bars were upright.";
+  const shifted = now.right || now.down;
+  if (now.angle === 0 && !now.flip && !shifted) return "Drag the blue knob around the image, or press ▶ Full turn, and watch the bars. The thin marks stay where the bars were upright.";
   const kept = answers[0].change < ROUNDING;
   const others = answers.slice(1).filter(({ change }) => change >= ROUNDING).length;
-  if (kept && others) return "The same answer, to the last digit that the machine computes: the rotation only permutes what the equivariant network pools over. The others see another image.";
+  if (kept && others) return "The same answer, to the last digit that the machine computes: the move only permutes what the equivariant network pools over. To the others it is another image.";
   if (kept) return "The same answer, to the last digit that the machine computes: the move only permutes what the network pools over.";
+  if (shifted) return "A shift brings the border nearer and moves the grid on which the networks pool: the answer is about the same, and not exactly.";
   if (!now.exact) return "Between quarter turns pixels are interpolated, and the group has no such element: every model may move. Snap to 90°, 180° or 270° to see the exact zero.";
   if (answers[0].promised) return "This model should not have moved here: look inside to find the layer that does.";
   return "This move is not in the group of the model, so nothing is promised for it.";
@@ -80,12 +81,13 @@ function verdict(answers, now) {
 
 // The full turn is asked for in parts, each of which refines the curves; moves of the dial come in between.
 async function startSweep(about) {
-  const key = `${imagePath()} ${move.flip}`;
+  const { flip, right, down } = move;
+  const key = `${imagePath()} ${flip} ${right} ${down}`;
   if (sweep?.key === key) return;
   const mine = (sweep = { key, found: [] });
   for (let part = 0; part < chosen.parts; part++) {
     try {
-      mine.found.push(await ask(`${imagePath()}/sweep?${query({ part, flip: Number(move.flip) })}`));
+      mine.found.push(await ask(`${imagePath()}/sweep?${query({ part, flip: Number(flip), right, down })}`));
     } catch {
       return; // the dial says what is wrong
     }
@@ -106,7 +108,7 @@ function drawSweep(found, about) {
   const name = chosen.scene.classes[about];
   $("probability-title").textContent = `Probability of “${name}” over the full turn`;
   polars.probability.draw(probabilities, 1, percentLabel);
-  polars.error.draw(errors, most, (value) => value.toPrecision(2));
+  polars.error.draw(errors, most, percentLabel);
   addKeys();
   refresh();
 }
@@ -123,12 +125,12 @@ function addKeys() {
 
 function training() {
   const { models } = chosen.scene;
-  const scores = models.map(({ role, accuracy }) => (accuracy ? `${TITLES[role]} ${accuracy}` : null)).filter(Boolean);
-  const accuracy = scores.length ? ` Test accuracy as trained: ${scores.join(", ")}.` : "";
-  if (chosen.scene.name === "digits") {
-    return `All three were trained alike: the same 4,000 upright digits, settings and seed. None of them has ever seen a rotated digit.${accuracy} The samples are test images.`;
-  }
-  return models[0].data ? `Trained on ${models[0].data}.${accuracy}` : "";
+  const scores = models.filter(({ accuracy }) => accuracy).map(({ role, accuracy }) => `${TITLES[role]} ${accuracy}`);
+  return [
+    chosen.scene.training || (models[0].data && `Trained on ${models[0].data}.`),
+    scores.length ? `Right on test images as they are: ${scores.join(", ")}.` : "",
+    "One image shows little: the tab Examine my model counts over many of them how often each is right as they turn.",
+  ].filter(Boolean).join(" ");
 }
 
 function showChoice(note) {
@@ -144,9 +146,15 @@ function showChoice(note) {
     $("samples").parentElement.hidden = !scene.samples.length;
   }
   for (const button of $("samples").children) button.setAttribute("aria-pressed", String(button.dataset.image === chosen.image));
-  $("note").textContent = note || (chosen.image ? "" : "Open or drop an image to begin.");
+  $("note").textContent = note || (chosen.image ? "" : begin());
+  $("bench").hidden = $("turns").hidden = !chosen.image;
   sweep = null;
   refresh();
+}
+
+function begin() {
+  const { wanted } = chosen.scene;
+  return `Open or drop an image to begin.${wanted ? ` There will be samples once the data set is here: gevit data prepare ${wanted}` : ""}`;
 }
 
 function showKinds() {
@@ -159,7 +167,7 @@ function sampleButton({ image, label }) {
   return element("button", {
     type: "button", "data-image": image, "aria-label": `sample: ${name}`, title: name, onclick: () => {
       pad.clear();
-      chooseImage(image, label);
+      chooseSample({ image, label });
     },
   }, element("img", { src: `/api/${imagePath(image)}.png`, alt: "", width: 44, height: 44 }));
 }
@@ -169,16 +177,16 @@ export async function pickScene(name) {
     $("note").textContent = "Reading images and models…";
     await chooseScene(name);
   } catch (error) {
+    $("note").textContent = "";
     say(error.message);
   }
 }
 
-async function take(file) {
+export async function take(file) {
   try {
     $("note").textContent = "Reading the image…";
-    const { image, note } = await sendImage(file);
     pad.clear();
-    chooseImage(image, null, note);
+    await chooseFile(file);
   } catch (error) {
     $("note").textContent = "";
     say(`${file.name}: ${error.message}`);
@@ -233,15 +241,5 @@ export function start() {
   $("file").addEventListener("change", (event) => {
     if (event.target.files[0]) take(event.target.files[0]);
     event.target.value = "";
-  });
-  document.addEventListener("dragover", (event) => {
-    event.preventDefault();
-    document.body.classList.add("dropping");
-  });
-  document.addEventListener("dragleave", (event) => event.relatedTarget === null && document.body.classList.remove("dropping"));
-  document.addEventListener("drop", (event) => {
-    event.preventDefault();
-    document.body.classList.remove("dropping");
-    if (event.dataTransfer.files[0]) take(event.dataTransfer.files[0]);
   });
 }
