@@ -21,16 +21,16 @@ from gevit.pretrained import pretrained_path
 from gevit.training.setup import take_weights
 
 FOLDER = Path(gevit.models.__path__[0]) / "pretrained"
-NAMES = [path.stem.removesuffix("_rotmnist") for path in sorted(FOLDER.glob("*_rotmnist.safetensors"))]
+DIGITS = [(row.model, row.preset) for row in gevit.list_pretrained() if row.data == "rotmnist-rebuilt"]
 
 
-def test_there_are_weights_of_r4_sa() -> None:
-    assert "r4_sa" in NAMES
+def test_there_are_weights_for_digits() -> None:
+    assert {("r4_sa", "rotmnist"), ("d4_sa", "rotmnist"), ("r4_sa", "nano")} <= set(DIGITS)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_pretrained_digits(name: str) -> None:
-    model = gevit.create_model(name, pretrained=True)
+@pytest.mark.parametrize(("name", "preset"), DIGITS)
+def test_pretrained_digits(name: str, preset: str) -> None:
+    model = gevit.create_model(name, preset=preset, pretrained=True)
     assert not model.training
     assert model.info is not None
     digits = open_dataset("digits")
@@ -39,7 +39,9 @@ def test_pretrained_digits(name: str) -> None:
         accuracy = (model(images).argmax(1) == digits.test.labels[:40]).float().mean()
     assert accuracy > 0.9
     assert_equivariant(model, images[:1], model.group, tolerance=1e-5)
-    assert f"{100 * model.info.trained['test_accuracy']:.2f}%" in (FOLDER / f"{name}_rotmnist.md").read_text("utf-8")
+    assert f"{100 * model.info.trained['test_accuracy']:.2f}%" in pretrained_path(name, preset).with_suffix(
+        ".md"
+    ).read_text("utf-8")
 
 
 def test_models_without_weights_say_which_have_some() -> None:
