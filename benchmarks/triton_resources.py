@@ -161,8 +161,10 @@ def _read_assembly(asm: dict[str, str]) -> tuple[int, int, int]:
     return field("vgpr_count"), spilled, field("group_segment_fixed_size")
 
 
-def cases(targets: Iterable[str], variants: Iterable[str], kernels: Iterable[str]) -> Iterator[Case]:
-    for case in itertools.product(targets, GROUPS, NEIGHBORHOODS, WIDTHS, variants, kernels):
+def cases(
+    targets: Iterable[str], widths: Iterable[int], variants: Iterable[str], kernels: Iterable[str]
+) -> Iterator[Case]:
+    for case in itertools.product(targets, GROUPS, NEIGHBORHOODS, widths, variants, kernels):
         yield Case(*case)
 
 
@@ -197,10 +199,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--variant", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--target", nargs="+", choices=TARGETS, default=list(TARGETS))
+    parser.add_argument("--width", nargs="+", type=int, default=list(WIDTHS), help="channels of a head")
     parser.add_argument("--kernel", nargs="+", choices=KERNELS, default=list(KERNELS))
     parser.add_argument("--out", type=Path, help="write all cases to this JSON file")
     args = parser.parse_args()
-    found = list(cases(args.target, args.variant, args.kernel))
+    found = list(cases(args.target, args.width, args.variant, args.kernel))
     records = [{**asdict(case), **asdict(case.resources)} for case in found]
     if args.out:
         with write_aside(args.out) as aside:

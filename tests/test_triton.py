@@ -164,7 +164,7 @@ class TestScoresOfAnySize:
     )
     def test_exact(self, content: int, space: int, element: int) -> None:
         """Integers times powers of two have exact scores, with many ties: only then is a softmax of them known."""
-        torch.manual_seed(1)  # one where no gradient is zero but for rounding, which large vectors multiply
+        torch.manual_seed(0)  # where the products of d_score and element vectors cancel
         problem = make_problem(Cyclic(2), "ge", (2, 4), 3, 1, 1)
         value = problem.value.detach()
         problem = problem.map(lambda x: torch.randint_like(x, -2, 3))
@@ -176,8 +176,11 @@ class TestScoresOfAnySize:
         double = problem.map(lambda x: x.detach().double().requires_grad_())
         found, wanted = run(problem, "triton", scale=0.5), run(double, "reference", scale=0.5)
         assert relative(found[0].double(), wanted[0]) < FORWARD
-        for mine, theirs in zip(found[1], wanted[1], strict=True):
-            assert relative(mine.double(), theirs) < BACKWARD
+        # Gradients are sums of such vectors times gradients of scores. If they cancel, 1e-7 of the terms is left.
+        query, keys, _, *tables = (x.abs().max().item() for x in problem.inputs())
+        terms = [max(keys, *tables), query, 1.0, query, query]
+        for mine, theirs, term in zip(found[1], wanted[1], terms, strict=True):
+            assert relative(mine.double(), theirs, floor=1e-3 * term) < BACKWARD
 
     def test_saturated(self) -> None:
         """Where one coefficient has nearly all the weight, gradients are small differences; they keep their digits."""
@@ -273,12 +276,13 @@ def test_compiled_ahead_of_time(tmp_path: Path) -> None:
     The rest of the kernels and variants: python benchmarks/triton_resources.py
     """
     script = str(ROOT / "benchmarks" / "triton_resources.py")
-    flags = ["--variant", "ge, dropout", "--kernel", "forward", "key_gradient", "--out", str(tmp_path / "found.json")]
+    flags = ["--variant", "ge, dropout", "--width", "6", "10", "32", "--kernel", "forward", "key_gradient"]
+    flags += ["--out", str(tmp_path / "found.json")]
     outside_the_interpreter(script, *flags)
     cases = json.loads((tmp_path / "found.json").read_text())["cases"]
     assert {case["target"] for case in cases} == {"sm_80", "sm_90", "gfx942"}
     assert {(case["group"], case["neighborhood"], case["width"]) for case in cases} == {
-        (group, side, width) for group in ("R4", "R8", "D4") for side in (5, 9) for width in (10, 32)
+        (group, side, width) for group in ("R4", "R8", "D4") for side in (5, 9) for width in (6, 10, 32)
     }
     for case in cases:
         assert case["spilled_bytes"] == 0

@@ -29,6 +29,8 @@ import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 
+from gevit.attention.layout import Workspace
+
 _32_BITS = 0xFFFFFFFF  # of 64: torch has little unsigned arithmetic
 
 
@@ -54,50 +56,70 @@ class Dropout(NamedTuple):
         """What the others are multiplied with."""
         return 65536 / (65536 - self.threshold)
 
-    def places(
-        self,
-        head: Int[Tensor, "*#places"],
-        pixel: Int[Tensor, "*#places"],
-        pair: Int[Tensor, "*#places"],
-        half_key: Int[Tensor, "*#places"],
-        offset: Int[Tensor, "*#places"],
-    ) -> Places:
-        """The numbers of some coefficients, on whatever axes the parts of their places have.
+    def noise_of_pixels(
+        self, head: Int[Tensor, "*#places"], pixel: Int[Tensor, "*#places"]
+    ) -> tuple[Int[Tensor, "*#places"], Int[Tensor, "*#places"]]:
+        """The numbers a and b.
 
         Args:
-            head: image * heads + head, with images counted from the first of the batch.
+            head: image * heads + head, with images counted from the first of those at hand.
             pixel: row * width + column.
-            pair: h~ * outputs + h.
-            half_key: h^ div 2, all of them along one axis.
-            offset: j.
         """
         seed = self.seed.to(pixel.device, non_blocking=True)
         low = scramble((seed & _32_BITS) + 0x9E3779B9)
         high = scramble(seed >> 32 ^ low)
         key = scramble(head + high) ^ low
         a = scramble(pixel + key)
-        b = scramble((a ^ pixel) + scramble(key + 0x78DDE6E4))
-        c = scramble(pair * half_key.numel() + half_key + 0x3C6EF372)
-        d, e = scramble(2 * offset + 0xDAA66D2B), scramble(2 * offset + 1 + 0xDAA66D2B)
-        a, b, c, d, e = (x.to(torch.int32) for x in (a, b, c, d, e))
-        return Places(a, c, d, (b + e) | 1, (self.threshold << 16) - 2**31)
+        return a.to(torch.int32), scramble((a ^ pixel) + scramble(key + 0x78DDE6E4)).to(torch.int32)
+
+    def kept(
+        self, noise: Noise, key_axis: int, keys: int, dtype: torch.dtype, place: Workspace
+    ) -> Shaped[Tensor, "*places"]:
+        """1 for the coefficients that survive, 0 for the others; `key_axis`, counted from the end, has all keys."""
+        shape = torch.broadcast_shapes(*(x.shape for x in noise))
+        even, odd = (place.out(f"{which} keys", *shape, dtype=torch.int32) for which in ("even", "odd"))
+        even = torch.bitwise_xor(noise.a + noise.c, noise.d, out=even).mul_((noise.b + noise.e).bitwise_or_(1))
+        odd = torch.bitwise_left_shift(even, 16, out=odd).bitwise_xor_(even)
+        lowest = (self.threshold << 16) - 2**31
+        # Comparing in place stays in 32 bits, which processors do many times faster than making truth values.
+        halves = [bits.ge_(lowest) for bits in (even, odd)]
+        last = len(shape) + key_axis + 1
+        pairs = place.out("kept", *shape[:last], 2, *shape[last:], dtype=dtype)
+        if pairs is None:
+            pairs = torch.stack(halves, key_axis).to(dtype)
+        else:
+            for half, bits in zip(pairs.unbind(key_axis), halves, strict=True):
+                half.copy_(bits)
+        return pairs.flatten(key_axis - 1, key_axis).narrow(key_axis, 0, keys)
 
 
-class Places(NamedTuple):
-    """The numbers of some coefficients, 32 bits each: they wrap around, and are signed in comparisons."""
+class Noise(NamedTuple):
+    """The numbers of some coefficients, on whatever axes the parts of their places have.
+
+    32 bits each: they wrap around, and are signed in comparisons.
+    """
 
     a: Int[Tensor, "*#places"]
+    b: Int[Tensor, "*#places"]
     c: Int[Tensor, "*#places"]
     d: Int[Tensor, "*#places"]
-    b_and_e: Int[Tensor, "*#places"]
-    lowest: int
+    e: Int[Tensor, "*#places"]
 
-    def kept(self, key_axis: int, keys: int, dtype: torch.dtype) -> Shaped[Tensor, "*places"]:
-        """1 for the coefficients that survive, 0 for the others; `key_axis`, counted from the end, has all keys."""
-        bits = ((self.a + self.c) ^ self.d) * self.b_and_e
-        # Comparing in place stays in 32 bits, which processors do many times faster than making truth values.
-        pairs = torch.stack([bits, bits ^ (bits << 16)], key_axis).ge_(self.lowest).to(dtype)
-        return pairs.flatten(key_axis - 1, key_axis).narrow(key_axis, 0, keys)
+
+def noise_of_pairs(pair: Int[Tensor, "*#places"], half_key: Int[Tensor, "*#places"]) -> Int[Tensor, "*#places"]:
+    """The numbers c.
+
+    Args:
+        pair: h~ * outputs + h.
+        half_key: h^ div 2, all of them along one axis.
+    """
+    return scramble(pair * half_key.numel() + half_key + 0x3C6EF372).to(torch.int32)
+
+
+def noise_of_offsets(offset: Int[Tensor, "*n"]) -> tuple[Int[Tensor, "*n"], Int[Tensor, "*n"]]:
+    """The numbers d and e of offsets j."""
+    d, e = scramble(2 * offset + 0xDAA66D2B), scramble(2 * offset + 1 + 0xDAA66D2B)
+    return d.to(torch.int32), e.to(torch.int32)
 
 
 def scramble(x: Int[Tensor, "*n"]) -> Int[Tensor, "*n"]:

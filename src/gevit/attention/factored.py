@@ -27,26 +27,30 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gevit.attention.dropout import Dropout, Places
-from gevit.attention.layout import Layout, Tile
+from gevit.attention.dropout import Dropout, Noise, noise_of_offsets, noise_of_pairs
+from gevit.attention.layout import Layout, Places, Tile, Workspace
 from gevit.encoding import Positions
 
 # Numbers that a temporary of a tile may hold: on a CPU a few of these should fit its cache, other devices need many
 # numbers to be busy.
-TILE_NUMBERS = 2**19
+TILE_NUMBERS = 2**20
 DEVICE_TILE_NUMBERS = 2**24
 
 
 def forward(query: Tensor, key: Tensor, value: Tensor, positions: Positions, scale: float, dropout: Dropout) -> Tensor:
     """Group attention."""
-    layout = Layout.of(query, key, positions)
+    layout, place = Layout.of(query, key, positions), Workspace(query)
     q, k, v = layout.pixelwise(scale * query), layout.padded(key), layout.padded(value)
     out = q.new_empty(*q.shape[:3], layout.outputs, layout.channels)
-    for tile in layout.tiles(_budget(query.device), query.device):
-        weights = _Scores.prepare(layout, tile, q, k, positions, dropout).weights()
-        mixed = _mix(layout, tile, weights, v)
-        target = out[tile.planes, tile.rows]
-        target.copy_(dropout.scale * mixed.view(target.shape))
+    noise = _noise_of_pixels(layout, dropout, query.device)
+    for places, tiles in layout.tiles(_budget(query.device), query.device):
+        tables = _Tables.of(layout, places, positions)
+        for tile in tiles:
+            keys = _Near(layout, tile, k, "near", place)
+            weights = _Scores.prepare(tables, tile, q, keys, positions, dropout, noise).weights()
+            values = _Near(layout, tile, v, "near", place)
+            target = out[tile.planes, tile.rows]
+            target.copy_(dropout.scale * values.mix(values.by_pixel(weights)).view(target.shape))
     return layout.restored(out)
 
 
@@ -60,28 +64,35 @@ def backward(
     dropout: Dropout,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key, value, space and element."""
-    layout = Layout.of(query, key, positions)
+    layout, place = Layout.of(query, key, positions), Workspace(query)
     q, k, v = layout.pixelwise(scale * query), layout.padded(key), layout.padded(value)
     upstream = layout.pixelwise(dropout.scale * grad)
     d_query, d_key, d_value = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
     d_space, d_element = (torch.zeros_like(x) for x in (positions.space, positions.element))
-    for tile in layout.tiles(_budget(query.device), query.device):
-        scores = _Scores.prepare(layout, tile, q, k, positions, dropout)
-        d_mixed = upstream[tile.planes, tile.rows].flatten(0, 2)
-        found = scores.gradients(_dots(layout, tile, d_mixed, v))
-        _add_products(layout, tile, d_value, found.weights, d_mixed)
-        _add_products(layout, tile, d_key, found.content, scores.q)
-        d_q = _mix(layout, tile, found.content, k)
-        parts = positions.space.shape[1]
-        reads = [(found.space, scores.space_index, positions.space, d_space, slice(None, parts))]
-        if positions.element.numel():
-            reads.append((found.element, scores.element_index, positions.element, d_element, slice(parts, None)))
-        for d_read, index, vectors, d_vectors, channels in reads:
-            d_dots = _unread(d_read, index, layout.queries, len(vectors))
-            d_q[..., channels] += (vectors.T.expand(layout.queries, -1, -1) @ d_dots).permute(2, 0, 1)
-            d_vectors += (d_dots @ scores.q.transpose(0, 1)[..., channels]).sum(0)
-        target = d_query[tile.planes, tile.rows]
-        target.copy_(scale * d_q.view(target.shape))
+    noise = _noise_of_pixels(layout, dropout, query.device)
+    parts = positions.space.shape[1]
+    for places, tiles in layout.tiles(_budget(query.device), query.device):
+        tables = _Tables.of(layout, places, positions)
+        for tile in tiles:
+            d_mixed = upstream[tile.planes, tile.rows].flatten(0, 2)
+            values = _Near(layout, tile, v, "products", place)
+            d_weights = values.dots(d_mixed, "d_weights")
+            keys = _Near(layout, tile, k, "near", place)
+            scores = _Scores.prepare(tables, tile, q, keys, positions, dropout, noise)
+            found = scores.gradients(d_weights)
+            values.add_products(d_value, values.by_pixel(found.weights), d_mixed)
+            d_content = keys.by_pixel(found.content)
+            keys.add_products(d_key, d_content, scores.q)
+            d_q = keys.mix(d_content)
+            reads = [(found.space, tables.space_index, positions.space, d_space, slice(None, parts))]
+            if positions.element.numel():
+                reads.append((found.element, tables.element_index, positions.element, d_element, slice(parts, None)))
+            for d_read, index, vectors, d_vectors, channels in reads:
+                d_dots = _unread(d_read, index, layout.queries, len(vectors))
+                d_q[..., channels] += (vectors.T.expand(layout.queries, -1, -1) @ d_dots).permute(2, 0, 1)
+                d_vectors += (d_dots @ scores.q.transpose(0, 1)[..., channels]).sum(0)
+            target = d_query[tile.planes, tile.rows]
+            target.copy_(scale * d_q.view(target.shape))
     return layout.restored(d_query), layout.unpadded(d_key), layout.unpadded(d_value), d_space, d_element
 
 
@@ -89,15 +100,89 @@ def _budget(device: torch.device) -> int:
     return TILE_NUMBERS if device.type == "cpu" else DEVICE_TILE_NUMBERS
 
 
+def _noise_of_pixels(layout: Layout, dropout: Dropout, device: torch.device) -> Int[Tensor, "ab planes y x"] | None:
+    """The random numbers a and b of all pixels, where dropout needs them."""
+    if not dropout.rate:
+        return None
+    plane = torch.arange(layout.planes, device=device) + dropout.first_image * layout.heads
+    pixel = torch.arange(layout.height * layout.width, device=device).view(layout.height, layout.width)
+    return torch.stack(dropout.noise_of_pixels(plane[:, None, None], pixel))
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """What tiles with the same places have in common."""
+
+    space_index: Int[Tensor, "s v j #p"]  # query * vectors + vector
+    element_index: Int[Tensor, "s v m 1"]
+    outside: Float[Tensor, "j 1 p"]  # -inf where there is no such neighbour, elsewhere 0
+    noise_of_pairs: Int[Tensor, "s v 1 pairs 1"]
+    noise_of_offsets: tuple[Int[Tensor, "j 1 #p"], Int[Tensor, "j 1 #p"]]
+
+    @staticmethod
+    def of(layout: Layout, places: Places, positions: Positions) -> _Tables:
+        device = positions.offset_index.device
+        queries = torch.arange(layout.queries, device=device)
+        queries = queries.view((1, -1, 1, 1) if positions.own_query else (-1, 1, 1, 1))
+        outputs = torch.arange(layout.outputs, device=device)[:, None, None, None]
+        elements = positions.element_index.transpose(0, 1)[..., None]
+        return _Tables(
+            queries * len(positions.space) + positions.offset_index[:, places.offset],
+            queries * max(len(positions.element), 1) + (elements if positions.element.numel() else 0 * elements),
+            places.outside[:, None],
+            noise_of_pairs(
+                outputs[None] if positions.own_query else queries[..., None] * layout.outputs + outputs,
+                torch.arange((layout.keys + 1) // 2, device=device)[:, None],
+            ),
+            noise_of_offsets(places.offset[:, None]),
+        )
+
+
+class _Near:
+    """The keys or values around each pixel of a tile, and products with them."""
+
+    def __init__(
+        self, layout: Layout, tile: Tile, vectors: Float[Tensor, "planes rows columns m c"], name: str, place: Workspace
+    ) -> None:
+        self.layout, self.tile, self.place = layout, tile, place
+        planes = tile.planes.stop - tile.planes.start
+        self.pixels = planes * (tile.rows.stop - tile.rows.start) * layout.width
+        self.groups = planes if layout.sees_all else self.pixels
+        self.vectors = layout.neighbors(vectors, tile, name, place)
+
+    def dots(self, x: Float[Tensor, "p e c"], name: str) -> Float[Tensor, "e j m p"]:
+        """Dot products with the vectors of each pixel."""
+        rows = x.view(self.groups, -1, self.layout.channels)
+        out = self.place.out("rows", *rows.shape[:2], self.vectors.shape[1])
+        dots = torch.bmm(rows, self.vectors.mT, out=out)
+        dots = self.place.contiguous(name, dots.view(self.pixels, -1).t())
+        return dots.view(x.shape[1], -1, self.layout.keys, self.pixels)
+
+    def by_pixel(self, weights: Float[Tensor, "e j m p"]) -> Float[Tensor, "g r w"]:
+        """Put pixels first, in groups that have neighbours in common."""
+        rows = self.place.contiguous("weights of pixels", weights.flatten(0, 2).t())
+        return rows.view(self.groups, -1, self.vectors.shape[1])
+
+    def mix(self, weights: Float[Tensor, "g r w"]) -> Float[Tensor, "p e c"]:
+        """The sum over neighbours of weight times vector."""
+        return torch.bmm(weights, self.vectors).view(self.pixels, -1, self.layout.channels)
+
+    def add_products(
+        self,
+        total: Float[Tensor, "planes rows columns m c"],
+        weights: Float[Tensor, "g r w"],
+        x: Float[Tensor, "p e c"],
+    ) -> None:
+        """Add to the vectors of all neighbours their weight times those of each pixel."""
+        rows = x.view(self.groups, -1, self.layout.channels)
+        products = torch.bmm(weights.mT, rows, out=self.place.out("products", *self.vectors.shape))
+        self.layout.add_to_neighbors(total, self.tile, products, self.place)
+
+
 class _Parts(NamedTuple):
     """The parts of scores, or something about them."""
 
-    content: Float[
-        Tensor,
-        (
-            s  # v j m p
-        ),
-    ]
+    content: Float[Tensor, "s v_or_1 j m p"]
     space: Float[Tensor, "s v j 1 p"]
     element: Float[Tensor, "s v 1 m p"]
 
@@ -118,21 +203,23 @@ class _Scores:
     q: Float[Tensor, "p q c"]  # scaled
     multiples: _Parts
     rests: _Parts
-    space_index: Int[Tensor, "s v j #p"]
-    element_index: Int[Tensor, "s v m 1"]
-    places: Places | None  # of all coefficients, where some are dropped
+    dropout: Dropout
+    noise: Noise | None  # of all coefficients, where some are dropped
+    place: Workspace
 
     @staticmethod
     def prepare(
-        layout: Layout,
+        tables: _Tables,
         tile: Tile,
         query: Float[Tensor, "planes y x q c"],
-        key: Float[Tensor, "planes rows columns m c"],
+        keys: _Near,
         positions: Positions,
         dropout: Dropout,
+        noise_of_pixels: Int[Tensor, "ab planes y x"] | None,
     ) -> _Scores:
+        layout, place = keys.layout, keys.place
         q = query[tile.planes, tile.rows].flatten(0, 2)
-        content = _dots(layout, tile, q, key)
+        content = keys.dots(q, "content")
 
         # Dot products with the distinct vectors, to be read in the order of each output element.
         by_query, split = q.permute(1, 2, 0), positions.space.shape[1]
@@ -141,146 +228,114 @@ class _Scores:
             element = torch.bmm(positions.element.expand(layout.queries, -1, -1), by_query[:, split:])
         else:
             element = space.new_zeros(layout.queries, 1, q.shape[0])
-        queries = torch.arange(layout.queries, device=q.device)
-        queries = queries.view((1, -1, 1, 1) if positions.own_query else (-1, 1, 1, 1))
-        space_index = queries * space.shape[1] + positions.offset_index[:, tile.places.offset]
-        elements = positions.element_index.transpose(0, 1)[..., None]
-        element_index = queries * element.shape[1] + (elements if positions.element.numel() else 0 * elements)
-
-        parts = [x.detach().flatten(0, -2) for x in (content, space, element)]
-        largest = torch.stack([size for x in parts for size in (x.amax(0), -x.amin(0))]).amax(0).clamp_min(1)
+        parts = {"content": content, "space": space, "element": element}
+        flat = [x.detach().flatten(0, -2) for x in parts.values()]
+        largest = torch.stack([size for x in flat for size in (x.amax(0), -x.amin(0))]).amax(0).clamp_min(1)
         grain = 2 * torch.finfo(q.dtype).eps * largest.log2().ceil().exp2()
+        reads = tables.space_index.shape[:-1]
         multiples, rests = (
             _Parts(
                 content.unsqueeze(0 if positions.own_query else 1),
-                _read(space, space_index).unsqueeze(3),
-                _read(element, element_index).unsqueeze(2),
+                _read(space, tables.space_index, place.out(f"{kind} read of space", *reads, q.shape[0])).unsqueeze(3),
+                _read(element, tables.element_index, None).unsqueeze(2),
             )
-            for content, space, element in zip(*(_split(x, grain) for x in (content, space, element)), strict=True)
+            for kind, content, space, element in zip(
+                ("multiples", "rests"), *(_split(name, x, grain, place) for name, x in parts.items()), strict=True
+            )
         )
-        multiples.content.add_(tile.places.outside[:, None])
-        places = None
-        if dropout.rate:
-            outputs = torch.arange(layout.outputs, device=q.device)[:, None, None, None]
-            places = dropout.places(
-                dropout.first_image * layout.heads + tile.planes.start + tile.places.plane,
-                tile.places.pixel,
-                outputs[None] if positions.own_query else queries[..., None] * layout.outputs + outputs,
-                torch.arange((layout.keys + 1) // 2, device=q.device)[:, None],
-                tile.places.offset[:, None],
-            )
-        return _Scores(q, multiples, rests, space_index, element_index, places)
+        multiples.content.add_(tables.outside)
+        noise = None
+        if noise_of_pixels is not None:
+            a, b = noise_of_pixels[:, tile.planes, tile.rows].flatten(1)
+            noise = Noise(a, b, tables.noise_of_pairs, *tables.noise_of_offsets)
+        return _Scores(q, multiples, rests, dropout, noise, place)
 
     @property
     def steps(self) -> int:
         """How many there are."""
         return len(self.multiples.space)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the coefficients of a step: v j m p."""
+        _, outputs, neighbors, _, pixels = self.multiples.space.shape
+        return outputs, neighbors, self.multiples.content.shape[3], pixels
+
     def softmax(self, step: int) -> Float[Tensor, "v j m p"]:
         """The coefficients of a step, before dropout."""
         content, space, element = (part[step] for part in self.multiples)
-        score = content + space
+        score = torch.add(content, space, out=self.place.out("score", *self.shape))
         largest = (score.amax(1, keepdim=True) + element).amax(2, keepdim=True)
         score += element - largest
         for part in self.rests:
             score += part[step]
-        return score.flatten(1, 2).softmax(1).view(score.shape)
+        flat = score.flatten(1, 2)
+        return torch.softmax(flat, 1, out=self.place.out("softmax", *flat.shape)).view(score.shape)
 
     def kept(self, step: int) -> Float[Tensor, "v j m p"] | None:
         """1 for the coefficients of a step that dropout keeps, 0 for the others; None where it keeps all."""
-        if self.places is None:
+        if self.noise is None:
             return None
-        keys = self.multiples.content.shape[3]
-        return self.places._replace(c=self.places.c[step]).kept(-2, keys, self.q.dtype)
+        noise = self.noise._replace(c=self.noise.c[step])
+        return self.dropout.kept(noise, -2, self.shape[2], self.q.dtype, self.place)
 
     def weights(self) -> Float[Tensor, "v j m p"]:
         """What every output takes of each neighbour, through all its queries."""
         total: Tensor | None = None
         for step in range(self.steps):
             weight, kept = self.softmax(step), self.kept(step)
-            if kept is not None:
-                weight *= kept
-            total = weight if total is None else total + weight
+            if kept is None:
+                kept = self.q.new_ones(())
+            if total is None:
+                total = torch.mul(weight, kept, out=self.place.out("weights", *self.shape))
+            else:
+                total = total.addcmul_(weight, kept)
         assert total is not None
         return total
 
     def gradients(self, d_weights: Float[Tensor, "v j m p"]) -> _Gradients:
         """The weights again, and gradients of what they are made of."""
-        weights = torch.zeros_like(d_weights)
-        content, space, element = [], [], []
+        outputs, neighbors, keys, pixels = self.shape
+        weights = self.place.empty("weights", *self.shape).zero_()
+        content = self.place.empty("d_content", *self.multiples.content.shape)
+        space = self.place.empty("d_space", self.steps, outputs, neighbors, pixels)
+        element = self.place.empty("d_element", self.steps, outputs, keys, pixels)
         for step in range(self.steps):
             p, kept = self.softmax(step), self.kept(step)
             if kept is None:
                 weights += p
-                g = d_weights.clone()
+                g = self.place.empty("kept", *self.shape).copy_(d_weights)
             else:
                 weights.addcmul_(p, kept)
                 g = kept.mul_(d_weights)
-            g -= (p * g).sum((1, 2), keepdim=True)
+            g -= torch.mul(p, g, out=self.place.out("score", *self.shape)).sum((1, 2), keepdim=True)
             g *= p
             g.addcmul_(p, g.sum((1, 2), keepdim=True), value=-1)
-            content.append(g.sum(0, keepdim=True) if self.multiples.content.shape[1] == 1 else g)
-            space.append(g.sum(2))
-            element.append(g.sum(1))
-        return _Gradients(weights, torch.cat(content), torch.stack(space), torch.stack(element))
+            if content.shape[1] == 1:
+                torch.sum(g, 0, keepdim=True, out=content[step])
+            else:
+                content[step] = g
+            torch.sum(g, 2, out=space[step])
+            torch.sum(g, 1, out=element[step])
+        return _Gradients(weights, content.flatten(0, 1), space, element)
 
 
-def _split(x: Float[Tensor, "*n p"], grain: Float[Tensor, " p"]) -> tuple[Tensor, Tensor]:
-    """The nearest multiple of a power of two, and the rest, both exact."""
-    multiple = (x.detach() / grain).round_().mul_(grain)  # whose slope is 0
-    return multiple, x - multiple
+def _split(
+    name: str, x: Float[Tensor, "*n p"], grain: Float[Tensor, " p"], place: Workspace
+) -> tuple[Float[Tensor, "*n p"], Float[Tensor, "*n p"]]:
+    """The nearest multiple of a power of two, and the rest, which x becomes; both exact."""
+    out = place.out(f"multiples of {name}", *x.shape)
+    multiple = torch.div(x.detach(), grain, out=out).round_().mul_(grain)  # whose slope is 0
+    return multiple, x.sub_(multiple)
 
 
-def _dots(
-    layout: Layout, tile: Tile, x: Float[Tensor, "p e c"], others: Float[Tensor, "planes rows columns m c"]
-) -> Float[Tensor, "e j m p"]:
-    """Dot products of the vectors of each pixel with those of its neighbours."""
-    bands = []
-    for band in range(layout.bands):
-        neighbors = layout.neighbors(others, tile, band)
-        dots = x.view(neighbors.shape[0], -1, layout.channels) @ neighbors.mT
-        bands.append(dots.view(x.shape[0], -1).t().contiguous().view(x.shape[1], -1, layout.keys, x.shape[0]))
-    return torch.cat(bands, 1)
-
-
-def _mix(
-    layout: Layout, tile: Tile, weights: Float[Tensor, "e j m p"], vectors: Float[Tensor, "planes rows columns m c"]
-) -> Float[Tensor, "p e c"]:
-    """The sum over neighbours of weight times vector."""
-    mixed: Tensor | None = None
-    for band, weight in enumerate(weights.chunk(layout.bands, 1)):
-        neighbors = layout.neighbors(vectors, tile, band)
-        rows = _by_pixel(weight, neighbors.shape[0])
-        mixed = rows @ neighbors if mixed is None else torch.baddbmm(mixed, rows, neighbors)
-    assert mixed is not None
-    return mixed.view(-1, weights.shape[0], layout.channels)
-
-
-def _add_products(
-    layout: Layout,
-    tile: Tile,
-    total: Float[Tensor, "planes rows columns m c"],
-    weights: Float[Tensor, "e j m p"],
-    x: Float[Tensor, "p e c"],
-) -> None:
-    """Add to the vectors of all neighbours their weight times those of each pixel."""
-    for band, weight in enumerate(weights.chunk(layout.bands, 1)):
-        groups = x.shape[0] if not layout.sees_all else tile.planes.stop - tile.planes.start
-        products = _by_pixel(weight, groups).mT @ x.view(groups, -1, layout.channels)
-        layout.add_to_neighbors(total, tile, band, products)
-
-
-def _by_pixel(x: Float[Tensor, "e j m p"], groups: int) -> Float[Tensor, "g r w"]:
-    """Put pixels first, in groups that have neighbours in common."""
-    return x.flatten(0, 2).t().contiguous().view(groups, -1, x.shape[1] * x.shape[2])
-
-
-def _read(dots: Float[Tensor, "q u p"], index: Int[Tensor, "s v k #p"]) -> Float[Tensor, "s v k p"]:
+def _read(dots: Float[Tensor, "q u p"], index: Int[Tensor, "s v k #p"], out: Tensor | None) -> Float[Tensor, "s v k p"]:
     """Look up dot products by query * vectors + vector."""
     rows = dots.flatten(0, 1)
+    out = None if out is None else out.flatten(0, 2)
     if index.shape[-1] == 1:
-        return rows.index_select(0, index.flatten()).view(*index.shape[:-1], -1)
-    return rows.gather(0, index.flatten(0, 2)).view(index.shape)
+        return torch.index_select(rows, 0, index.flatten(), out=out).view(*index.shape[:-1], -1)
+    return torch.gather(rows, 0, index.flatten(0, 2), out=out).view(index.shape)
 
 
 def _unread(grad: Float[Tensor, "s v k p"], index: Int[Tensor, "s v k #p"], queries: int, vectors: int) -> Tensor:

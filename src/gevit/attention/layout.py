@@ -20,10 +20,8 @@ from gevit.encoding import Positions
 
 
 class Places(NamedTuple):
-    """The pixels p of some rows of some planes, and their neighbours j."""
+    """The neighbours j of the pixels p of some rows of some planes."""
 
-    plane: Int[Tensor, " p"]  # counted from the first of them
-    pixel: Int[Tensor, " p"]  # row * width + column
     offset: Int[
         Tensor,
         (
@@ -38,7 +36,6 @@ class Tile(NamedTuple):
 
     planes: slice
     rows: slice
-    places: Places
 
 
 @dataclass(frozen=True)
@@ -95,31 +92,32 @@ class Layout:
         first = self.border
         return self.restored(x[:, first : first + self.height, first : first + self.width])
 
-    def tiles(self, numbers: int, device: torch.device) -> Iterator[Tile]:
-        """Tiles in which no temporary has more than so many numbers, but at least one row of one plane.
+    def tiles(self, numbers: int, device: torch.device) -> Iterator[tuple[Places, list[Tile]]]:
+        """Tiles in which no temporary has more than so many numbers, but at least one row of one plane; those with the
+        same places together.
 
         A graph has one tile: which temporaries there are is its compiler's choice, and its batch may be any.
         """
         if torch.compiler.is_compiling():
-            places = self._places(self.planes, 0, self.height, device)
-            yield Tile(slice(0, self.planes), slice(0, self.height), places)
+            everything = Tile(slice(0, self.planes), slice(0, self.height))
+            yield self._places(self.planes, 0, self.height, device), [everything]
             return
         neighbors = min(self.side**2, self.height * self.width)
         largest = max(
             neighbors * (self.keys + self.keys % 2) * max(self.outputs, self.queries),  # dropout has them in pairs
             self.queries * self.side**2,
-            0 if self.sees_all else self.side * self.keys * self.channels,
+            0 if self.sees_all else self.side**2 * self.keys * self.channels,
         )
         pixels = numbers // largest
         planes = max(1, pixels // (self.height * self.width))
-        rows = min(max(1, pixels // self.width), self.height)
-        known: dict[tuple[int, int, int], Places] = {}  # which most tiles have in common
-        for plane in range(0, self.planes, planes):
-            for row in range(0, self.height, rows):
-                count, last = min(planes, self.planes - plane), min(row + rows, self.height)
-                if (count, row, last) not in known:
-                    known[count, row, last] = self._places(count, row, last, device)
-                yield Tile(slice(plane, plane + count), slice(row, last), known[count, row, last])
+        parts = -(-self.height // max(1, pixels // self.width))
+        rows = -(-self.height // parts)
+        for row in range(0, self.height, rows):
+            last, whole = min(row + rows, self.height), self.planes // planes * planes
+            for count, first, stop in ((planes, 0, whole), (self.planes - whole, whole, self.planes)):
+                if first < stop:
+                    tiles = [Tile(slice(n, n + count), slice(row, last)) for n in range(first, stop, count)]
+                    yield self._places(count, row, last, device), tiles
 
     def _places(self, planes: int, first: int, last: int, device: torch.device) -> Places:
         radius = self.side // 2
@@ -135,30 +133,56 @@ class Layout:
             row, column = y + offset // self.side - radius, x + offset % self.side - radius
             inside = (row >= 0) & (row < self.height) & (column >= 0) & (column < self.width)
         outside = torch.zeros(inside.shape, device=device).masked_fill(~inside, -torch.inf)
-        plane = torch.arange(planes, device=device).repeat_interleave(len(pixel))
-        return Places(plane, pixel.repeat(planes), offset, outside.repeat(1, planes))
+        return Places(offset, outside.repeat(1, planes))
 
-    @property
-    def bands(self) -> int:
-        """Rows of the neighbourhood, whose vectors are in memory one at a time."""
-        return 1 if self.sees_all else self.side
-
-    def neighbors(self, x: Float[Tensor, "planes rows columns m c"], tile: Tile, band: int) -> Float[Tensor, "g w c"]:
-        """The vectors of the neighbours in a band: for each pixel or, where all pixels are, for each plane."""
+    def neighbors(
+        self, x: Float[Tensor, "planes rows columns m c"], tile: Tile, name: str, place: Workspace
+    ) -> Float[Tensor, "g w c"]:
+        """The vectors of the neighbours: for each pixel or, where all pixels are, for each plane."""
         if self.sees_all:
             return x[tile.planes].flatten(1, 3)
-        windows = x[tile.planes, tile.rows.start + band : tile.rows.stop + band].unfold(2, self.side, 1)
-        return windows.permute(0, 1, 2, 5, 3, 4).flatten(0, 2).flatten(1, 2)
+        rows = x[tile.planes, tile.rows.start : tile.rows.stop + self.side - 1]
+        windows = rows.unfold(1, self.side, 1).unfold(2, self.side, 1)
+        return place.contiguous(name, windows.permute(0, 1, 2, 5, 6, 3, 4)).flatten(0, 2).flatten(1, 3)
 
     def add_to_neighbors(
-        self, total: Float[Tensor, "planes rows columns m c"], tile: Tile, band: int, x: Float[Tensor, "g w c"]
+        self, total: Float[Tensor, "planes rows columns m c"], tile: Tile, x: Float[Tensor, "g w c"], place: Workspace
     ) -> None:
         """The gradient of `neighbors`: shifted sums, always in the same order."""
         if self.sees_all:
             target = total[tile.planes]
             target += x.view(target.shape)
             return
-        rows = total[tile.planes, tile.rows.start + band : tile.rows.stop + band]
-        windows = x.view(*rows.shape[:2], self.width, self.side, self.keys, self.channels)
+        rows = total[tile.planes, tile.rows.start : tile.rows.stop + self.side - 1].flatten(3)
+        height = tile.rows.stop - tile.rows.start
+        windows = x.view(len(rows), height, self.width, self.side, self.side, rows.shape[-1])
+        lines = place.empty("lines", len(rows), height, rows.shape[2], self.side, rows.shape[-1]).zero_()
         for column in range(self.side):
-            rows[:, :, column : column + self.width] += windows[:, :, :, column]
+            lines[:, :, column : column + self.width] += windows[:, :, :, :, column]
+        for row in range(self.side):
+            rows[:, row : row + height] += lines[:, :, :, row]
+
+
+class Workspace:
+    """Memory of temporaries, used again and again: to get as much from the system takes longer than to compute in it.
+
+    A graph has none. Its compiler decides where things are.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self._like = like
+        self._memory: dict[str, Tensor] = {}
+
+    def empty(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """A tensor in place of the last one of this name."""
+        if name not in self._memory or self._memory[name].shape != shape:
+            self._memory[name] = self._like.new_empty(shape, dtype=dtype)
+        return self._memory[name]
+
+    def out(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor | None:
+        """Where an operator shall write its result."""
+        return None if torch.compiler.is_compiling() else self.empty(name, *shape, dtype=dtype)
+
+    def contiguous(self, name: str, x: Tensor) -> Tensor:
+        """The tensor, side by side in memory."""
+        return x.contiguous() if torch.compiler.is_compiling() else self.empty(name, *x.shape).copy_(x)

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
-from gevit.attention.dropout import Dropout
+from gevit.attention.dropout import Dropout, Noise, noise_of_offsets, noise_of_pairs
+from gevit.attention.layout import Workspace
 from gevit.encoding import Positions
 
 
@@ -81,14 +82,10 @@ def kept(dropout: Dropout, shape: tuple[int, ...], device: torch.device) -> Bool
         return torch.arange(size, device=device).view(-1, *[1] * (7 - which))
 
     image, head, row, column, h, query, _, offset = (axis(which, size) for which, size in enumerate(shape))
-    places = dropout.places(
-        (dropout.first_image + image) * shape[1] + head,
-        row * shape[3] + column,
-        query * shape[4] + h,
-        axis(6, (keys + 1) // 2),
-        offset,
-    )
-    return places.kept(-2, keys, torch.bool)
+    a, b = dropout.noise_of_pixels((dropout.first_image + image) * shape[1] + head, row * shape[3] + column)
+    c = noise_of_pairs(query * shape[4] + h, axis(6, (keys + 1) // 2))
+    noise = Noise(a, b, c, *noise_of_offsets(offset))
+    return dropout.kept(noise, -2, keys, torch.bool, Workspace(a))
 
 
 def neighbors(x: Shaped[Tensor, "b c n m y x"], side: int) -> Shaped[Tensor, "b n y x c m j"]:

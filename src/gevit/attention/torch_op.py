@@ -2,8 +2,9 @@
 
 Queries, keys and values are many times larger than the signal they are made of (9 heads of half its width each). So
 they are made for a few images at a time, and made again in the backward pass instead of being kept: a layer works in
-the memory of its input. As an operator it is opaque to `torch.compile` and `torch.export`, which see its shapes alone;
-but `factored` is shown to them as the plain PyTorch that it is, to be fused, and to run where there is no gevit.
+the memory of its input. As an operator it is opaque to `torch.compile` and `torch.export`, which see its shapes alone:
+a graph of a few large operators would have all tiles of `factored` in memory at once. But `torch.export` is shown
+`factored` as the plain PyTorch that it is, to run where there is no gevit.
 
 First derivatives come from the backends. Higher ones are those of the equation, in plain PyTorch, with its memory.
 """
@@ -109,8 +110,8 @@ def compute(call: Call) -> Tensor:
     """The result of a call, which can be differentiated any number of times."""
     if call.backend == "reference":
         return _equation(call)
-    if torch.compiler.is_compiling() and call.backend == "factored":
-        return _whole(call, factored.forward if torch.compiler.is_exporting() else _plain)
+    if torch.compiler.is_exporting() and call.backend == "factored":
+        return _whole(call, factored.forward)
     arguments = call.arguments()
     inputs = _present(arguments[:DIFFERENTIABLE])
     tracing = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
@@ -234,35 +235,6 @@ class _Attend(_Differentiable):
         kept, *tensors = ctx.saved_tensors
         grads = _AttendBackward.apply(grad, kept, *tensors, *ctx.options)  # type: ignore[no-untyped-call]
         return (*[None if x is None else g for x, g in zip(tensors, grads, strict=False)], *[None] * 9)
-
-
-def _plain(query: Tensor, key: Tensor, value: Tensor, positions: Positions, scale: float, dropout: Dropout) -> Tensor:
-    """`factored`, in a form that compilers see through."""
-    options = (positions.own_query, scale, dropout.rate)
-    out: Tensor = _Plain.apply(query, key, value, *positions[:4], dropout.seed, *options)  # type: ignore[no-untyped-call]
-    return out
-
-
-class _Plain(torch.autograd.Function):
-    """`factored` with its gradient: a compiler would keep what that computes again."""
-
-    @staticmethod
-    def forward(ctx: Any, *arguments: Any) -> Tensor:
-        ctx.save_for_backward(*arguments[:8])
-        ctx.options = arguments[8:]
-        return factored.forward(*_Plain.attention_of(*arguments))
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        grads = factored.backward(grad, *_Plain.attention_of(*ctx.saved_tensors, *ctx.options))
-        return (*grads, *[None] * 6)
-
-    @staticmethod
-    def attention_of(*arguments: Any) -> tuple[Tensor, Tensor, Tensor, Positions, float, Dropout]:
-        """What a backend is asked for."""
-        query, key, value, space, element, offset_index, element_index, seed, own_query, scale, rate = arguments
-        positions = Positions(space, element, offset_index, element_index, own_query)
-        return query, key, value, positions, scale, Dropout(rate, seed)
 
 
 class _AttendBackward(_Differentiable):

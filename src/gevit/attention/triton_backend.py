@@ -24,6 +24,9 @@ from gevit.encoding import Positions
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # Channels of a vector that a thread holds, and outputs and keys at a time: more would not fit its registers.
 THREAD_CHANNELS, THREAD_OUTPUTS, THREAD_KEYS = 8, 2, 2
+# Places of a tile at most. With all 64 threads of a ROCm warp along places, addresses of channels are the same for all
+# threads, and take more scalar registers than there are.
+MOST_PLACES = 32
 # Programs that keep a GPU busy.
 PROGRAMS = 2**11
 # Numbers of the largest tensor of one launch: they bound the memory, and 32 bits count them.
@@ -253,7 +256,7 @@ def tile_of(channels: int, threads: int) -> Tile:
     Threads lie along the places, and what is left of them along the channels.
     """
     places = threads * THREAD_CHANNELS // max(THREAD_CHANNELS, power_of_two(channels))
-    return Tile(max(1, places), THREAD_OUTPUTS, THREAD_KEYS)
+    return Tile(min(max(1, places), MOST_PLACES), THREAD_OUTPUTS, THREAD_KEYS)
 
 
 def block_of(wanted: int, elements: int) -> int:
