@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from gevit.attention import factored, native, triton_backend
+from gevit.attention import factored, graph, native, triton_backend
 from gevit.attention.dropout import Dropout
 from gevit.attention.reference import attend_reference
 from gevit.encoding import Positions
@@ -110,7 +110,8 @@ def compute(call: Call) -> Tensor:
     if call.backend == "reference":
         return _equation(call)
     if torch.compiler.is_compiling() and call.backend == "factored":
-        return _whole(call, factored.forward if torch.compiler.is_exporting() else _plain)
+        exporting = torch.compiler.is_exporting()
+        return _whole(call, _plain if not exporting else factored.forward if call.dropout.rate else _exported)
     arguments = call.arguments()
     inputs = _present(arguments[:DIFFERENTIABLE])
     tracing = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
@@ -241,6 +242,10 @@ def _plain(query: Tensor, key: Tensor, value: Tensor, positions: Positions, scal
     options = (positions.own_query, scale, dropout.rate)
     out: Tensor = _Plain.apply(query, key, value, *positions[:4], dropout.seed, *options)  # type: ignore[no-untyped-call]
     return out
+
+
+def _exported(query: Tensor, key: Tensor, value: Tensor, positions: Positions, scale: float, _: Dropout) -> Tensor:
+    return graph.forward(query, key, value, positions, scale)
 
 
 class _Plain(torch.autograd.Function):
