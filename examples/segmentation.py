@@ -142,7 +142,7 @@ def draw(path: Path, pictures: Tensor, wanted: Tensor, model: nn.Module, data: D
         return torch.sigmoid(model(data.normalize(picture[None]))[0, 0])
 
     figure, rows = plt.subplots(len(pictures), 5, figsize=(9, 1.9 * len(pictures)), layout="constrained")
-    titles = ("pink: found, dotted: wanted", "mask", "moved picture", "its mask", "|its mask - moved mask|")
+    titles = ("found; dotted: wanted", "mask", "moved picture", "its mask", "|its - moved mask|")
     for axes, title in zip(rows[0], titles, strict=True):
         axes.set_title(title, fontsize=9)
     for row, element, picture, target in zip(rows, (1, 2, 4, 5), pictures, wanted, strict=True):

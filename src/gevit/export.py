@@ -170,6 +170,8 @@ def _write_program(program: torch.export.ExportedProgram, info: str, path: Path)
 def _write_onnx(program: torch.export.ExportedProgram, info: str, path: Path) -> None:
     with needs("onnx and onnxscript", extra="export"):
         import onnx
+        from onnx_ir import passes
+        from onnx_ir.passes import common
         from onnxscript import optimizer
     with _silent():
         exported = torch.onnx.export(
@@ -182,9 +184,14 @@ def _write_onnx(program: torch.export.ExportedProgram, info: str, path: Path) ->
             optimize=False,
         )
         assert exported is not None
-        # The exporter would look for simplifications in all of the graph, most of which is sums of constants.
+        # All that the exporter could optimise takes it longer than everything else, and runtimes do it when they load.
         optimizer.fold_constants(exported.model)
-        optimizer.optimize_ir(exported.model, num_iterations=1, onnx_shape_inference=False)
+        tidy = passes.Sequential(
+            common.LiftConstantsToInitializersPass(size_limit=0),
+            common.CommonSubexpressionEliminationPass(),
+            common.RemoveUnusedNodesPass(),
+        )
+        tidy(exported.model)
     proto = exported.model_proto
     proto.metadata_props.add(key=METADATA, value=info)
     onnx.save(proto, path)
