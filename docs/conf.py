@@ -30,6 +30,7 @@ default_role = "code"  # docstrings write names between single backticks
 
 html_theme = "furo"
 html_title = "gevit"
+html_show_copyright = False  # the licence says it
 
 
 def _mathml(self: HTML5Translator, node: nodes.Element) -> None:

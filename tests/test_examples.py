@@ -8,7 +8,7 @@ import lightning
 import pytest
 import torch
 from examples.lightning_trainer import Classifier
-from examples.segmentation import Segmenter, learn, middle_cell, overlap, segment
+from examples.segmentation import Segmenter, is_whole, learn, middle_cell, overlap, segment
 from torch.utils.data import DataLoader, TensorDataset
 
 import gevit
@@ -48,6 +48,8 @@ def test_it_learns_the_cell_in_the_middle() -> None:
     pictures = cells(16)
     masks = middle_cell(pictures)
     assert not masks[..., :2].any()  # the neighbour is not part of it
+    assert is_whole(masks).all()
+    assert not is_whole(torch.cat([masks | torch.eye(24, dtype=torch.bool), masks & False])).any()
     assert masks.rot90(1, (1, 2)).equal(middle_cell(pictures.rot90(1, (2, 3))))
     torch.manual_seed(0)
     model = Segmenter(gevit.create_model("r4_sa", preset="tiny", features_only=True), width=8)

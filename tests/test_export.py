@@ -9,14 +9,34 @@ import pytest
 import torch
 
 import gevit
+from gevit.attention import graph
 from gevit.cli import main
 from gevit.export import compare, export, read
-from gevit.groups import Dihedral
+from gevit.groups import Cyclic, Dihedral, Group
+from tests.attention_problems import make_problem
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # of the exporters, about themselves
     pytest.mark.usefixtures("unchecked_shapes"),  # a graph has symbols for sizes
 ]
+
+
+@pytest.mark.parametrize("encoding", ["lifting", "ge", "gsa", "relative"])
+@pytest.mark.parametrize("group", [Cyclic(1), Cyclic(8), Dihedral(4)], ids=str)
+@pytest.mark.parametrize(("size", "neighborhood"), [((6, 5), 3), ((6, 5), None), ((3, 7), 5), ((4, 4), 1)])
+def test_the_graph_is_the_equation(
+    group: Group,
+    encoding: str,
+    size: tuple[int, int],
+    neighborhood: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    problem = make_problem(group, encoding, size, neighborhood, dtype=torch.float64)
+    wanted = problem.attend("reference")
+    for numbers in (graph.IMAGE_NUMBERS, 2**11, 1):  # all outputs at once, some, one
+        monkeypatch.setattr(graph, "IMAGE_NUMBERS", numbers)
+        torch.testing.assert_close(graph.forward(*problem, scale=0.4), wanted)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Models for other runtimes: ONNX, and programs of `torch.export`.
 
-Both hold plain operators (attention as the backend `factored` computes it), take any number of images of one size,
+Both hold standard operators alone (attention as in `gevit.attention.graph`), take any number of images of one size,
 `[batch, channels, height, width]`, normalised as the model wants them, and give logits. What it takes to use them goes
 along: classes, mean, std and the rest of `ModelInfo`, as JSON in the file's metadata under `gevit`.
 """
@@ -57,10 +57,8 @@ def export(
     (5, 10)
     """
     check_choice("format", format, FORMATS)
-    network, images = _in_plain_pytorch(model), _images(model, EXAMPLES, image_size)
-    with torch.no_grad():
-        network(images)  # makes the tables; images that it cannot take are refused here, in its own words
-    program = _program(network, images)
+    images = _images(model, EXAMPLES, image_size)
+    program = _program(_in_plain_pytorch(model, images), images)
     with write_aside(path) as aside:
         (_write_onnx if format == "onnx" else _write_program)(program, model.describe().to_json(), aside)
 
@@ -109,7 +107,7 @@ def compare(
     wanted = model.eval()(images)
     difference = (program(images) - wanted).abs().max() / wanted.abs().max()
     group = model.group if images.shape[-2] == images.shape[-1] else Dihedral(2)  # a quarter turn changes the size
-    return Comparison(float(difference), measure(program, images, group).worst)
+    return Comparison(float(difference), measure(program, images[:1], group, translations=()).worst)
 
 
 def _images(model: EquivariantModel, count: int, image_size: int | tuple[int, int] | None) -> Images:
@@ -146,13 +144,16 @@ class _Tabulated(nn.Module):
         return Positions(self.space, self.element, self.offset_index, self.element_index, self.own_query)
 
 
-def _in_plain_pytorch(model: EquivariantModel) -> EquivariantModel:
+@torch.no_grad()
+def _in_plain_pytorch(model: EquivariantModel, images: Images) -> EquivariantModel:
     """A copy on the CPU, in evaluation mode, that computes attention with the operators of PyTorch alone."""
     network = copy.deepcopy(model).eval().cpu()
-    for layer in network.modules():
-        if isinstance(layer, LiftingAttention | GroupAttention):
-            layer.backend = "factored"
-            layer.positions = _Tabulated(layer.positions)  # type: ignore[assignment]
+    layers = [layer for layer in network.modules() if isinstance(layer, LiftingAttention | GroupAttention)]
+    for layer in layers:
+        layer.positions = _Tabulated(layer.positions)  # type: ignore[assignment]
+    network(images)  # makes the tables; images that it cannot take are refused here, in its own words
+    for layer in layers:
+        layer.backend = "factored"
     return network
 
 
@@ -169,12 +170,28 @@ def _write_program(program: torch.export.ExportedProgram, info: str, path: Path)
 def _write_onnx(program: torch.export.ExportedProgram, info: str, path: Path) -> None:
     with needs("onnx and onnxscript", extra="export"):
         import onnx
-        import onnxscript  # noqa: F401
+        from onnx_ir import passes
+        from onnx_ir.passes import common
+        from onnxscript import optimizer
     with _silent():
         exported = torch.onnx.export(
-            program, input_names=["images"], output_names=["logits"], external_data=False, dynamo=True, verbose=False
+            program,
+            input_names=["images"],
+            output_names=["logits"],
+            external_data=False,
+            dynamo=True,
+            verbose=False,
+            optimize=False,
         )
-    assert exported is not None
+        assert exported is not None
+        # All that the exporter could optimise takes it longer than everything else, and runtimes do it when they load.
+        optimizer.fold_constants(exported.model)
+        tidy = passes.Sequential(
+            common.LiftConstantsToInitializersPass(size_limit=0),
+            common.CommonSubexpressionEliminationPass(),
+            common.RemoveUnusedNodesPass(),
+        )
+        tidy(exported.model)
     proto = exported.model_proto
     proto.metadata_props.add(key=METADATA, value=info)
     onnx.save(proto, path)

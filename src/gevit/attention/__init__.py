@@ -95,12 +95,16 @@ def attend_projected(
     projected = (x.shape[0], projections.weight.shape[1] // heads, heads, *x.shape[2:])
     _check_shapes(projected, projected, projected, positions)
     dtype = torch.promote_types(x.dtype, torch.float32)
-    signal = x.to(dtype)
-    projections = Projections(*[t.to(dtype) for t in projections])
-    positions = positions._replace(space=positions.space.to(dtype), element=positions.element.to(dtype))
+
+    def single(tensor: Tensor) -> Tensor:
+        return tensor if tensor.dtype == dtype else tensor.to(dtype)  # a graph would hold even a cast to the same
+
+    projections = Projections(*map(single, projections))
+    positions = positions._replace(space=single(positions.space), element=single(positions.element))
     with full_precision(x.device):
-        out = compute(Call(signal, None, None, projections, positions, heads, scale, Dropout.draw(dropout), backend))
-    return out.to(x.dtype)
+        call = Call(single(x), None, None, projections, positions, heads, scale, Dropout.draw(dropout), backend)
+        out = compute(call)
+    return out if out.dtype == x.dtype else out.to(x.dtype)
 
 
 def attention_of_pixel(

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from gevit.attention import factored, native, triton_backend
+from gevit.attention import factored, graph, native, triton_backend
 from gevit.attention.dropout import Dropout
 from gevit.attention.reference import attend_reference
 from gevit.encoding import Positions
@@ -111,7 +111,7 @@ def compute(call: Call) -> Tensor:
     if call.backend == "reference":
         return _equation(call)
     if torch.compiler.is_exporting() and call.backend == "factored":
-        return _whole(call, factored.forward)
+        return _whole(call, factored.forward if call.dropout.rate else _exported)
     arguments = call.arguments()
     inputs = _present(arguments[:DIFFERENTIABLE])
     tracing = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
@@ -235,6 +235,10 @@ class _Attend(_Differentiable):
         kept, *tensors = ctx.saved_tensors
         grads = _AttendBackward.apply(grad, kept, *tensors, *ctx.options)  # type: ignore[no-untyped-call]
         return (*[None if x is None else g for x, g in zip(tensors, grads, strict=False)], *[None] * 9)
+
+
+def _exported(query: Tensor, key: Tensor, value: Tensor, positions: Positions, scale: float, _: Dropout) -> Tensor:
+    return graph.forward(query, key, value, positions, scale)
 
 
 class _AttendBackward(_Differentiable):
