@@ -27,7 +27,7 @@ from gevit.attention.reference import attend_reference
 from gevit.encoding import Positions
 
 # Numbers that the queries, keys and values of one chunk of images may hold together.
-CHUNK_NUMBERS = 2**20
+CHUNK_NUMBERS = 2**22
 
 
 class Projections(NamedTuple):
