@@ -2,8 +2,9 @@
 
 Queries, keys and values are many times larger than the signal they are made of (9 heads of half its width each). So
 they are made for a few images at a time, and made again in the backward pass instead of being kept: a layer works in
-the memory of its input. As an operator it is opaque to `torch.compile` and `torch.export`, which see its shapes alone;
-but `factored` is shown to them as the plain PyTorch that it is, to be fused, and to run where there is no gevit.
+the memory of its input. `native` makes them itself, of one head and image at a time. As an operator it is opaque to
+`torch.compile` and `torch.export`, which see its shapes alone; but `factored` is shown to them as the plain PyTorch
+that it is, to be fused, and to run where there is no gevit.
 
 First derivatives come from the backends. Higher ones are those of the equation, in plain PyTorch, with its memory.
 """
