@@ -6,10 +6,12 @@ used is decided at run time, from the processor. Where a build fails the package
 PyTorch and says so; `pip install -v` shows the messages of the build.
 """
 
+import copy
 import sysconfig
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 KERNEL = Path("src/gevit/attention/kernel")
 COMMON = [
@@ -30,7 +32,19 @@ if sysconfig.get_platform().endswith(("x86_64", "amd64")):  # of the machine to 
 
 PRECISIONS = {"": "float", "_double": "double"}
 
+
+class BuildApart(build_ext):
+    """Gives each library a folder for its object file: they have one source, and `-j` builds them at the same time."""
+
+    def build_extension(self, ext: Extension) -> None:
+        """Build one library."""
+        alone = copy.copy(self)
+        alone.build_temp = str(Path(self.build_temp) / ext.name)
+        super(BuildApart, alone).build_extension(ext)
+
+
 setup(
+    cmdclass={"build_ext": BuildApart},
     ext_modules=[
         Extension(
             f"gevit.attention._kernel_{target}{suffix}",

@@ -222,6 +222,23 @@ def test_the_kernel_is_bitwise_the_same_for_any_number_of_threads(dtype: torch.d
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 
 
+@needs_kernel
+def test_a_layer_is_bitwise_the_same_for_any_number_of_threads() -> None:
+    """The kernel has its linear maps as well, and sums gradients over heads and images in a fixed order."""
+    torch.manual_seed(0)
+    layer = gevit.GroupAttention(Dihedral(2), 5, 12, heads=3, neighborhood=3, dropout=0.1, backend="native")
+    x = torch.randn(3, 5, 4, 9, 7, requires_grad=True)
+    inputs = [x, *[p for m in (layer.query, layer.key, layer.value) for p in m.parameters()], layer.out.weight]
+    found = []
+    for count in (1, 2, 3, 4):
+        with threads(count):
+            torch.manual_seed(1)
+            out = layer(x)
+            found.append([out, *torch.autograd.grad(out.sin().sum(), inputs)])
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_factored_is_bitwise_repeatable_with_as_many_threads(count: int) -> None:
     """PyTorch's matrix products depend on the number of threads and on the processor."""

@@ -10,7 +10,9 @@ import functools
 import importlib.machinery
 import math
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,7 +32,7 @@ class _Shape(ctypes.Structure):
 
     _sizes = (
         "batch channels heads outputs queries keys height width neighborhood "
-        "space_rows space_channels element_rows element_channels "
+        "space_rows space_channels element_rows element_channels in_channels out_channels "
         "query_stride key_stride value_stride own threads first_image"
     )
     _fields_ = [
@@ -110,40 +112,110 @@ def backward(
     return grads[0], grads[1], grads[2], grads[3], grads[4]
 
 
+def forward_layer(
+    signal: Tensor,
+    maps: Sequence[Tensor],
+    positions: Positions,
+    heads: int,
+    scale: float,
+    dropout: Dropout,
+    mixed: Tensor,
+    out: Tensor,
+) -> None:
+    """A layer with these linear maps (`Projections`), into `out`, and what its attention gives, into `mixed`.
+
+    The signal and both results are contiguous.
+    """
+    shape = _shape_of_layer(signal, maps, positions, heads, scale, dropout)
+    _call("gevit_layer_forward", [signal, *_contiguous(maps), *_tables(positions), mixed, out], shape)
+
+
+def backward_layer(
+    grad: Tensor,
+    mixed: Tensor,
+    signal: Tensor,
+    maps: Sequence[Tensor],
+    positions: Positions,
+    heads: int,
+    scale: float,
+    dropout: Dropout,
+    d_signal: Tensor,
+) -> list[Tensor]:
+    """Gradients of weight, bias, out_weight, space and element; that of the signal is written to `d_signal`."""
+    inputs = [signal, *_contiguous(maps), *_tables(positions), mixed, grad]
+    grads = [x.new_empty(x.shape) for x in (*maps[:3], positions.space, positions.element)]
+    shape = _shape_of_layer(signal, maps, positions, heads, scale, dropout)
+    _call("gevit_layer_backward", [*inputs, d_signal, *grads], shape)
+    return grads
+
+
 def _inputs(query: Tensor, key: Tensor, value: Tensor, positions: Positions) -> list[Tensor]:
     signals = [x if x[:1].is_contiguous() else x.contiguous() for x in (query, key, value)]
+    return [*signals, *_tables(positions)]
+
+
+def _tables(positions: Positions) -> list[Tensor]:
     tables = (positions.space, positions.element, positions.offset_index.int(), positions.element_index.int())
-    return [*signals, *[x.contiguous() for x in tables]]
+    return _contiguous(tables)
+
+
+def _contiguous(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [x.contiguous() for x in tensors]
 
 
 def _shape(inputs: list[Tensor], positions: Positions, scale: float, dropout: Dropout) -> _Shape:
     query, key, value = inputs[:3]
     batch, channels, heads, queries, height, width = query.shape
-    outputs, offsets = positions.offset_index.shape
     return _Shape(
         batch=batch,
         channels=channels,
         heads=heads,
-        outputs=outputs,
         queries=queries,
         keys=key.shape[3],
         height=height,
         width=width,
-        neighborhood=math.isqrt(offsets),
-        space_rows=positions.space.shape[0],
-        space_channels=positions.space.shape[1],
-        element_rows=positions.element.shape[0],
-        element_channels=positions.element.shape[1],
         query_stride=query.stride(0),
         key_stride=key.stride(0),
         value_stride=value.stride(0),
-        own=positions.own_query,
-        threads=torch.get_num_threads(),
-        first_image=dropout.first_image,
-        seed=int(dropout.seed),
-        scale=scale,
-        dropout=dropout.rate,
+        **_options(positions, scale, dropout),
     )
+
+
+def _shape_of_layer(
+    signal: Tensor, maps: Sequence[Tensor], positions: Positions, heads: int, scale: float, dropout: Dropout
+) -> _Shape:
+    batch, in_channels, elements, height, width = signal.shape
+    out_channels, projected = maps[2].shape
+    return _Shape(
+        batch=batch,
+        channels=projected // heads,
+        heads=heads,
+        queries=elements,
+        keys=elements,
+        height=height,
+        width=width,
+        in_channels=in_channels,
+        out_channels=out_channels,
+        **_options(positions, scale, dropout),
+    )
+
+
+def _options(positions: Positions, scale: float, dropout: Dropout) -> dict[str, Any]:
+    outputs, offsets = positions.offset_index.shape
+    return {
+        "outputs": outputs,
+        "neighborhood": math.isqrt(offsets),
+        "space_rows": positions.space.shape[0],
+        "space_channels": positions.space.shape[1],
+        "element_rows": positions.element.shape[0],
+        "element_channels": positions.element.shape[1],
+        "own": positions.own_query,
+        "threads": torch.get_num_threads(),
+        "first_image": dropout.first_image,
+        "seed": int(dropout.seed),
+        "scale": scale,
+        "dropout": dropout.rate,
+    }
 
 
 def _call(name: str, tensors: list[Tensor], shape: _Shape) -> None:

@@ -2,9 +2,10 @@
 
 Queries, keys and values are many times larger than the signal they are made of (9 heads of half its width each). So
 they are made for a few images at a time, and made again in the backward pass instead of being kept: a layer works in
-the memory of its input. As an operator it is opaque to `torch.compile` and `torch.export`, which see its shapes alone:
-a graph of a few large operators would have all tiles of `factored` in memory at once. But `torch.export` is shown
-`factored` as the plain PyTorch that it is, to run where there is no gevit.
+the memory of its input. `native` makes them itself, of one head and image at a time. As an operator it is opaque to
+`torch.compile` and `torch.export`, which see its shapes alone: a graph of a few large operators would have all tiles of
+`factored` in memory at once. But `torch.export` is shown `factored` as the plain PyTorch that it is, to run where there
+is no gevit.
 
 First derivatives come from the backends. Higher ones are those of the equation, in plain PyTorch, with its memory.
 """
@@ -28,7 +29,7 @@ from gevit.attention.reference import attend_reference
 from gevit.encoding import Positions
 
 # Numbers that the queries, keys and values of one chunk of images may hold together.
-CHUNK_NUMBERS = 2**20
+CHUNK_NUMBERS = 2**22
 
 
 class Projections(NamedTuple):
@@ -58,13 +59,19 @@ class Call(NamedTuple):
     backend: str
 
     def chunks(self) -> list[slice]:
-        """Slices of the batch, of two images or more: an odd number of heads then shares out evenly to two threads."""
+        """Even slices of the batch, of two images or more: an odd number of heads then falls evenly to two threads."""
         batch = self.query.shape[0]
         if self.projections is None or torch.compiler.is_compiling():
             return [slice(0, batch)]
         numbers = 3 * self.projections.weight.shape[1] * self.query.shape[2:].numel()
-        step = max(2, CHUNK_NUMBERS // numbers)
-        return [slice(first, min(first + step, batch)) for first in range(0, batch, step)]
+        count = -(-batch // max(2, CHUNK_NUMBERS // numbers))
+        return [slice(batch * i // count, batch * (i + 1) // count) for i in range(count)]
+
+    def layer_of(self, images: slice) -> tuple[Tensor, Projections, Positions, int, float, Dropout]:
+        """What `native` is asked for, which has the projections in its pass."""
+        assert self.projections is not None
+        dropout = self.dropout._replace(first_image=images.start)
+        return self.query[images].contiguous(), self.projections, self.positions, self.heads, self.scale, dropout
 
     def attention_of(self, images: slice) -> tuple[Tensor, Tensor, Tensor, Positions, float, Dropout]:
         """What a backend is asked for: queries, keys and values of some images, and the rest."""
@@ -76,6 +83,13 @@ class Call(NamedTuple):
             projected = weight.expand(signal.shape[0], -1, -1) @ _with_ones(signal)
             query, key, value = projected.view(signal.shape[0], 3, -1, self.heads, *signal.shape[2:]).unbind(1)
         return query, key, value, self.positions, self.scale, self.dropout._replace(first_image=images.start)
+
+    def mixed_shape(self, images: slice) -> tuple[int, ...]:
+        """The shape of what attention gives for some images."""
+        x, maps = self.query, self.projections
+        channels = x.shape[1] if maps is None else maps.weight.shape[1] // self.heads
+        outputs = self.positions.offset_index.shape[0]
+        return (images.stop - images.start, channels, self.heads, outputs, *x.shape[-2:])
 
     def merge(self, mixed: Float[Tensor, "batch channels heads outputs height width"]) -> Tensor:
         """The map of all heads to the output."""
@@ -148,56 +162,71 @@ torch.library.define("gevit::attend_backward", f"(Tensor grad, Tensor kept, {_AR
 def _forward(*arguments: Any) -> tuple[Tensor, Tensor]:
     call, keep = read_call(*arguments[:-1]), arguments[-1]
     backend = _backend(call)
+    if call.projections is None:
+        return backend.forward(*call.attention_of(slice(0, len(call.query)))), call.query.new_empty(0)
     out, kept = _forward_shape(*arguments)
     for images in call.chunks():
-        mixed = backend.forward(*call.attention_of(images))
-        if call.projections is None:
-            return mixed, kept
-        out[images] = call.merge(mixed)
-        if keep:
-            kept[images] = mixed
+        if backend is native:
+            mixed = kept[images] if keep else call.query.new_empty(call.mixed_shape(images))
+            native.forward_layer(*call.layer_of(images), mixed, out[images])
+        else:
+            mixed = backend.forward(*call.attention_of(images))
+            out[images] = call.merge(mixed)
+            if keep:
+                kept[images] = mixed
     return out, kept
 
 
 def _forward_shape(*arguments: Any) -> tuple[Tensor, Tensor]:
     call, keep = read_call(*arguments[:-1]), arguments[-1]
-    x, maps = call.query, call.projections
-    batch, (height, width), outputs = x.shape[0], x.shape[-2:], call.positions.offset_index.shape[0]
-    channels = x.shape[1] if maps is None else maps.weight.shape[1] // call.heads
-    mixed = (batch, channels, call.heads, outputs, height, width)
-    if maps is None:
+    x, mixed = call.query, call.mixed_shape(slice(0, call.query.shape[0]))
+    if call.projections is None:
         return x.new_empty(mixed), x.new_empty(0)
-    out = x.new_empty(batch, maps.out_weight.shape[0], outputs, height, width)
+    out = x.new_empty(mixed[0], call.projections.out_weight.shape[0], *mixed[3:])
     return out, x.new_empty(mixed if keep else 0)
 
 
 def _backward(grad: Tensor, kept: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    call, maps = read_call(*arguments), read_call(*arguments).projections
-    backend = _backend(call)
-    if maps is None:
+    call = read_call(*arguments)
+    backend, nothing = _backend(call), grad.new_empty(0)
+    if call.projections is None:
         *d_sources, d_space, d_element = backend.backward(grad, *call.attention_of(slice(0, len(grad))))
-        return (*d_sources, *[grad.new_empty(0) for _ in Projections._fields], d_space, d_element)
-    inputs = (call.query, *maps, call.positions.space, call.positions.element)
-    grads = [torch.zeros_like(x, memory_format=torch.contiguous_format) for x in inputs]
-    d_signal, d_weight, d_bias, d_out_weight, d_out_bias, d_space, d_element = grads
+        return (*d_sources, *[nothing for _ in Projections._fields], d_space, d_element)
+    d_signal = torch.empty_like(call.query, memory_format=torch.contiguous_format)
+    weight, bias, out_weight, _ = call.projections
+    sums = [torch.zeros_like(x) for x in (weight, bias, out_weight, call.positions.space, call.positions.element)]
+    differentiate = _differentiate_native if backend is native else _differentiate_around
     for images in call.chunks():
-        attention = call.attention_of(images)
-        mixed = kept[images] if len(kept) else backend.forward(*attention)
-        upstream = grad[images].flatten(2)
-        d_out_weight += _sum_of_products(upstream, _columns(mixed))
-        d_mixed = maps.out_weight.T.expand(len(upstream), -1, -1) @ upstream
-        *d_projected, d_space_part, d_element_part = backend.backward(d_mixed.view_as(mixed), *attention)
-        columns, d_columns = _with_ones(call.query[images]), d_signal[images].flatten(2)
-        for which, d in enumerate(map(_columns, d_projected)):
-            d_columns.baddbmm_(maps.weight[which].T.expand(len(d), -1, -1), d, beta=min(which, 1))
-            d_map = _sum_of_products(d, columns)
-            d_weight[which] += d_map[:, :-1]
-            d_bias[which] += d_map[:, -1]
-        d_space += d_space_part
-        d_element += d_element_part
-    d_out_bias += grad.sum((0, 2, 3, 4))
-    nothing = grad.new_empty(0)
-    return d_signal, nothing, nothing, *grads[1:]
+        parts = differentiate(grad[images].contiguous(), kept[images], call, images, d_signal[images])
+        for total, part in zip(sums, parts, strict=True):
+            total += part
+    d_weight, d_bias, d_out_weight, *d_positions = sums
+    return d_signal, nothing, nothing, d_weight, d_bias, d_out_weight, grad.sum((0, 2, 3, 4)), *d_positions
+
+
+# For some images, gradients of weight, bias, out_weight, space and element; that of the signal goes to `d_signal`.
+# Where nothing was kept, `kept` is empty.
+
+
+def _differentiate_native(grad: Tensor, kept: Tensor, call: Call, images: slice, d_signal: Tensor) -> list[Tensor]:
+    layer = call.layer_of(images)
+    if not len(kept):
+        kept = grad.new_empty(call.mixed_shape(images))
+        native.forward_layer(*layer, kept, torch.empty_like(grad))
+    return native.backward_layer(grad, kept, *layer, d_signal)
+
+
+def _differentiate_around(grad: Tensor, kept: Tensor, call: Call, images: slice, d_signal: Tensor) -> list[Tensor]:
+    maps, backend, attention = call.projections, _backend(call), call.attention_of(images)
+    assert maps is not None
+    mixed = kept if len(kept) else backend.forward(*attention)
+    upstream = grad.flatten(2)
+    d_mixed = maps.out_weight.T.expand(len(upstream), -1, -1) @ upstream
+    *d_projected, d_space, d_element = backend.backward(d_mixed.view_as(mixed), *attention)
+    d_columns = _columns(torch.stack(d_projected, 1).flatten(0, 1)).unflatten(0, (-1, 3)).flatten(1, 2)
+    d_signal.copy_((maps.weight.flatten(0, 1).T.expand(len(grad), -1, -1) @ d_columns).view_as(d_signal))
+    d_maps = _sum_of_products(d_columns, _with_ones(call.query[images])).unflatten(0, (3, -1))
+    return [d_maps[..., :-1], d_maps[..., -1], _sum_of_products(upstream, _columns(mixed)), d_space, d_element]
 
 
 def _backward_shape(grad: Tensor, kept: Tensor, *arguments: Any) -> tuple[Tensor, ...]:

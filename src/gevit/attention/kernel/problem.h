@@ -27,6 +27,7 @@ inline int padded_to(int multiple, int count) { return (count + multiple - 1) / 
 struct Problem {
     const int batch, channels, heads, outputs, queries, keys, height, width, neighborhood;
     const int space_rows, space_channels, element_rows, element_channels;
+    const int in_channels, out_channels;  // of a layer
     const bool own;
     const int pair_queries;  // query elements that one output element meets
     const int pixels, threads;
@@ -34,6 +35,7 @@ struct Problem {
     const int64_t tasks;       // a task is one head of one image
     const int64_t first_task;  // its place in the batch that dropout counts
     const Real scale;
+    const bool drops;
     const Dropout dropout;
     std::vector<Int> row_of, column_of;  // of each pixel; the lanes past the last pixel lie far outside
     std::vector<Block> blocks;
@@ -46,10 +48,11 @@ struct Problem {
           queries(int(s.queries)), keys(int(s.keys)), height(int(s.height)), width(int(s.width)),
           neighborhood(int(s.neighborhood)), space_rows(int(s.space_rows)), space_channels(int(s.space_channels)),
           element_rows(s.element_channels ? int(s.element_rows) : 1), element_channels(int(s.element_channels)),
-          own(s.own != 0), pair_queries(own ? 1 : queries), pixels(height * width),
+          in_channels(int(s.in_channels)),
+          out_channels(int(s.out_channels)), own(s.own != 0), pair_queries(own ? 1 : queries), pixels(height * width),
           threads(int(std::max<int64_t>(1, s.threads))), query_stride(s.query_stride), key_stride(s.key_stride),
           value_stride(s.value_stride), tasks(s.batch * s.heads), first_task(s.first_image * s.heads),
-          scale(Real(s.scale)),
+          scale(Real(s.scale)), drops(s.dropout > 0),
           dropout(s.dropout, s.seed, outputs * pair_queries, keys, neighborhood * neighborhood) {
         const int lanes = padded_to(LANES, pixels), radius = neighborhood / 2;
         row_of.assign(lanes, -(1 << 20));
@@ -74,7 +77,8 @@ struct Problem {
 
     static bool sensible(const gevit_shape& s) {
         for (const int64_t size : {s.batch, s.channels, s.heads, s.outputs, s.queries, s.keys, s.height, s.width,
-                                   s.space_rows, s.space_channels, s.element_rows, s.element_channels})
+                                   s.space_rows, s.space_channels, s.element_rows, s.element_channels,
+                                   s.in_channels, s.out_channels})
             if (size < 0 || size > std::numeric_limits<int32_t>::max()) return false;
         for (const int64_t size : {s.outputs, s.queries, s.keys, s.height, s.width, s.space_rows})
             if (size == 0) return false;

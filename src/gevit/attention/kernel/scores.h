@@ -1,15 +1,15 @@
 // The scores of a block of pixels, in three parts, and their exponentials.
 #pragma once
-#include "workspace.h"
+#include "ends.h"
 
 namespace gevit {
 
 constexpr Real LOWEST = -std::numeric_limits<Real>::infinity();
 constexpr Real SMALL = 16;  // a score within it can be exponentiated as it is
 
-class Scores : public Workspace {
+class Scores : public Ends {
   public:
-    using Workspace::Workspace;
+    using Ends::Ends;
 
   protected:
     static Vec as_is(Vec x, int) { return x; }

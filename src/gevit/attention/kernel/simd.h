@@ -56,7 +56,8 @@ inline Vec load(const Real* from, int count) {
 }
 
 inline void store(Real* to, Vec value, int count) {
-    std::memcpy(to, &value, (count < LANES ? count : LANES) * sizeof(Real));
+    if (count >= LANES) store(to, value);
+    else std::memcpy(to, &value, count * sizeof(Real));
 }
 
 inline Vec larger(Vec a, Vec b) { return a > b ? a : b; }  // b if either is NaN

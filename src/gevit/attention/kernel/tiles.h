@@ -56,10 +56,10 @@ GEVIT_INLINE inline void in_even_tiles(int count, Body&& body) {
 
 struct Planes {
     Real* data;
-    ptrdiff_t pitch;  // from one plane to the next
+    ptrdiff_t pitch, next_key;  // from one channel to the next, from one key to the next
     int keys, channels;
-    Real* at(int key, int channel) const { return data + (ptrdiff_t(key) * channels + channel) * pitch; }
-    Planes some(int first, int count) const { return {at(first, 0), pitch, count, channels}; }
+    Real* at(int key, int channel) const { return data + key * next_key + channel * pitch; }
+    Planes some(int first, int count) const { return {at(first, 0), pitch, next_key, count, channels}; }
 };
 
 struct Shifts {
@@ -140,7 +140,7 @@ inline void scatter(const Vec* weight, const Vec* left, int rows, const Planes& 
         constexpr int tile = tile_;
         in_even_tiles<columns(FACTORS, tile)>(planes.channels, [&](auto wide_, int channel) {
             constexpr int wide = wide_;
-            const ptrdiff_t pitch = planes.pitch, next_key = planes.channels * pitch;
+            const ptrdiff_t pitch = planes.pitch, next_key = planes.next_key;
             const int keys = planes.keys;
             Vec source[wide][tile];
             GEVIT_UNROLL for (int c = 0; c < wide; ++c)

@@ -22,11 +22,6 @@ constexpr Real SMALLEST_TOTAL = DOUBLE ? 1e-200 : 1e-20;  // a normaliser below 
 // Tiles of pairs (h, m), with several sums for each.
 constexpr int OUTPUTS = REGISTERS == 32 ? 4 : 2, KEYS = REGISTERS == 32 ? 4 : 2;
 
-struct Gradients {
-    const Real* out;
-    Real *query, *key, *value;
-};
-
 // The steps of the algorithm on one block of pixels.
 template <int Order>
 class Worker : public Direct {
@@ -49,18 +44,20 @@ class Worker : public Direct {
                 direct<Dropped, false>();
                 mix_values(0, s_.keys());
             }
-            write(out_, s_.outputs(), 1, out, task);
+            write(out_, s_.outputs(), 1, part_of(out, p_, task, s_.outputs()));
         }
     }
 
     template <bool Dropped>
     void backward(int64_t task, const Gradients& gradients) {
         take(task);
+        const View<const Real> out_gradient = take_gradient(gradients, task);
+        const View<Real> query_gradient = query_gradient_of(gradients, task);
         clear(key_gradient_);
         clear(value_gradient_);
         for (const Block& block : p_.blocks) {
             enter<Dropped>(task, block);
-            read(gradients.out, p_.stride(s_.outputs()), s_.outputs(), 1, out_, task);
+            read(out_gradient, s_.outputs(), 1, out_);
             zero(query_gradient_, ptrdiff_t(p_.channels) * s_.queries());
             if (factorise()) {
                 differentiate<Dropped>();
@@ -77,19 +74,12 @@ class Worker : public Direct {
             scatter(space_gradient_, query_, s_.queries(), p_.space_rows, space_channels, space_table_gradient);
             scatter(element_gradient_, query_ + split, s_.queries(), p_.element_rows, p_.element_channels,
                     element_table_gradient);
-            write(query_gradient_, s_.queries(), p_.scale, gradients.query, task);
+            write(query_gradient_, s_.queries(), p_.scale, query_gradient);
         }
-        unpack(value_gradient_, gradients.value, task);
-        unpack(key_gradient_, gradients.key, task);
+        give_gradients(gradients, task);
     }
 
   private:
-    void take(int64_t task) {
-        pack(in_.key, p_.key_stride, task, key_);
-        pack(in_.value, p_.value_stride, task, value_);
-        key_norm_ = largest_norm(key_);
-    }
-
     // ---- products with some keys or values; what is multiplied has just been made, and is in the cache ----
 
     Vec* of_key(Vec* coefficients, int m, int rows) const { return coefficients + ptrdiff_t(m) * offsets_ * rows; }

@@ -8,9 +8,27 @@
 
 namespace gevit {
 
+struct Layer {
+    const Real *signal, *weight, *bias, *out_weight, *out_bias;
+};
+
 struct Inputs {
-    const Real *query, *key, *value, *space, *element;
+    const Real *query, *key, *value;  // or, where these are null, a layer that makes them
+    const Layer* layer;
+    const Real *space, *element;
     const int32_t *offset_index, *element_index;
+};
+
+// The planes of one head of one image, wherever they are.
+template <class Number>
+struct View {
+    Number* data;
+    ptrdiff_t next_channel, next_element;
+    Number* at(int channel, int element) const { return data + channel * next_channel + element * next_element; }
+    template <class Const, class = std::enable_if_t<std::is_same_v<Const, const Number>>>
+    operator View<Const>() const {
+        return {data, next_channel, next_element};
+    }
 };
 
 // Layouts, innermost last:
@@ -18,16 +36,18 @@ struct Inputs {
 //   weight (W) [m][j][h]
 class Workspace {
   public:
-    Workspace(const Problem& problem, const Inputs& inputs, bool backward) : p_(problem), in_(inputs) {
+    Workspace(const Problem& problem, const Inputs& inputs, bool backward)
+        : p_(problem), in_(inputs), backward_(backward) {
         size_t bytes = 0;
-        lay_out(backward, [&](auto*&, size_t size) { bytes += size; });
+        lay_out([&](auto*&, size_t size) { bytes += size; });
         memory_.reset(new (std::align_val_t(64), std::nothrow) char[bytes]);
         char* next = memory_.get();
         if (usable())
-            lay_out(backward, [&](auto*& array, size_t size) {
+            lay_out([&](auto*& array, size_t size) {
                 array = reinterpret_cast<std::remove_reference_t<decltype(array)>>(next);
                 next += size;
             });
+        if (usable()) clear(key_), clear(value_);  // once: what surrounds the pixels stays zero
         table_norm_ = std::max(largest_norm(in_.space, p_.space_rows, p_.space_channels),
                                largest_norm(in_.element, p_.element_rows, p_.element_channels));
     }
@@ -40,45 +60,53 @@ class Workspace {
   protected:
     // Calls place(array, bytes) for every array of the scratch memory.
     template <class Place>
-    void lay_out(bool backward, Place&& place) {
-        const size_t offsets = p_.most_offsets, planes = size_t(p_.keys) * p_.channels * p_.pitch;
+    void lay_out(Place&& place) {
+        const size_t offsets = p_.most_offsets;
         const size_t pairs = p_.pairs() * p_.keys, spaces = size_t(p_.space_rows) * p_.queries;
         const size_t elements = size_t(p_.element_rows) * p_.queries, queries = size_t(p_.channels) * p_.queries;
         const size_t contents = p_.keys * offsets * p_.queries, weights = p_.keys * offsets * p_.outputs;
         const auto array = [&](auto*& pointer, size_t count) {
             place(pointer, (count * sizeof *pointer + 63) / 64 * 64);
         };
-        for (Planes* each : {&key_, &value_, &key_gradient_, &value_gradient_}) {
-            *each = {each->data, p_.pitch, p_.keys, p_.channels};
-            array(each->data, each == &key_ || each == &value_ || backward ? planes : 0);
+        // Of each element query, key and value lie side by side, so that the maps of a layer take them together.
+        const auto side_by_side = [&](std::initializer_list<Planes*> sets, int elements, bool needed) {
+            const ptrdiff_t next_set = p_.channels * p_.pitch, next_element = next_set * ptrdiff_t(sets.size());
+            Real* data = (*sets.begin())->data;
+            array(data, needed ? size_t(next_element) * elements : 0);
+            for (Planes* each : sets) {
+                *each = {data, p_.pitch, next_element, elements, p_.channels};
+                data += next_set;
+            }
+        };
+        if (in_.layer) {
+            side_by_side({&queries_, &key_, &value_}, p_.keys, true);
+            side_by_side({&query_gradients_, &key_gradient_, &value_gradient_}, p_.keys, backward_);
+            side_by_side({&out_gradients_}, p_.outputs, backward_);
+        } else {
+            side_by_side({&key_, &value_}, p_.keys, true);
+            side_by_side({&key_gradient_, &value_gradient_}, p_.keys, backward_);
         }
+        const size_t maps = in_.layer ? 3 * size_t(p_.channels) : 0;
+        array(weight_of_head_, maps * p_.in_channels), array(bias_of_head_, maps);
+        const size_t transposed = backward_ ? maps : 0;
+        array(weight_transposed_, transposed * p_.in_channels);
+        array(out_weight_transposed_, transposed / 3 * p_.out_channels);
+        array(ones_, transposed ? p_.pixels : 0);
         array(offset_, offsets), array(distance_, offsets), array(space_at_, offsets * p_.outputs);
         array(inside_, offsets), array(noise_, offsets);
         array(query_, queries), array(out_, size_t(p_.channels) * p_.outputs);
         array(content_, contents), array(space_, spaces), array(element_, elements);
         array(total_, pairs), array(share_, pairs), array(weight_, weights), array(joint_, p_.keys * offsets);
-        if (!backward) return;
+        if (!backward_) return;
         array(query_gradient_, queries), array(weight_gradient_, weights), array(content_gradient_, contents);
         array(space_gradient_, spaces), array(element_gradient_, elements), array(share_gradient_, pairs);
         array(space_table_gradient, size_t(p_.space_rows) * p_.space_channels);
         array(element_table_gradient, size_t(p_.element_rows) * p_.element_channels);
     }
 
-    void clear(Planes& planes) { std::memset(planes.data, 0, planes.pitch * p_.keys * p_.channels * sizeof(Real)); }
-
-    void pack(const Real* from, int64_t stride, int64_t task, Planes& planes) {
-        clear(planes);
-        for (int key = 0; key < p_.keys; ++key)
-            for (int channel = 0; channel < p_.channels; ++channel)
-                std::memcpy(planes.at(key, channel) + p_.guard, from + p_.plane(task, channel, p_.keys, key, stride),
-                            p_.pixels * sizeof(Real));
-    }
-
-    void unpack(const Planes& planes, Real* to, int64_t task) const {
-        for (int key = 0; key < p_.keys; ++key)
-            for (int channel = 0; channel < p_.channels; ++channel)
-                std::memcpy(to + p_.plane(task, channel, p_.keys, key, p_.stride(p_.keys)),
-                            planes.at(key, channel) + p_.guard, p_.pixels * sizeof(Real));
+    void clear(const Planes& planes) {
+        for (int key = 0; key < planes.keys; ++key)
+            std::fill_n(planes.at(key, 0), planes.channels * planes.pitch, Real(0));
     }
 
     // Squared lengths of the longest vector: of the keys of a task, of a table.
@@ -128,19 +156,19 @@ class Workspace {
         return planes;
     }
 
-    void read(const Real* from, int64_t stride, int rows, Real factor, Vec* to, int64_t task) const {
+    void read(View<const Real> from, int rows, Real factor, Vec* to) const {
         for (int channel = 0; channel < p_.channels; ++channel)
             for (int row = 0; row < rows; ++row) {
-                const Real* at = from + p_.plane(task, channel, rows, row, stride) + block_.first;
+                const Real* at = from.at(channel, row) + block_.first;
                 to[channel * rows + row] = factor * load(at, block_.count);
                 __builtin_prefetch(at + 2 * LANES);  // for the next block: no hardware follows so many planes
             }
     }
 
-    void write(const Vec* from, int rows, Real factor, Real* to, int64_t task) const {
+    void write(const Vec* from, int rows, Real factor, View<Real> to) const {
         for (int channel = 0; channel < p_.channels; ++channel)
             for (int row = 0; row < rows; ++row) {
-                Real* at = to + p_.plane(task, channel, rows, row, p_.stride(rows)) + block_.first;
+                Real* at = to.at(channel, row) + block_.first;
                 store(at, factor * from[channel * rows + row], block_.count);
                 __builtin_prefetch(at + 2 * LANES, 1);
             }
@@ -171,7 +199,7 @@ class Workspace {
             pixels_ = p_.dropout.pixels(uint32_t(p_.first_task + task), uint32_t(block.first));
             for (int j = 0; j < offsets_; ++j) noise_[j] = p_.dropout.offset(pixels_, offset_[j]);
         }
-        read(in_.query, p_.query_stride, p_.queries, p_.scale, query_, task);
+        read(query_of_task_, p_.queries, p_.scale, query_);
     }
 
     // Lists the offsets that meet the image, column by column: neighbours in the list are a row of pixels apart, so
@@ -199,8 +227,13 @@ class Workspace {
 
     const Problem& p_;
     const Inputs in_;
+    const bool backward_;
     std::unique_ptr<char[], Release> memory_;
     Planes key_{}, value_{}, key_gradient_{}, value_gradient_{};
+    Planes queries_{}, query_gradients_{}, out_gradients_{};  // of a layer
+    View<const Real> query_of_task_{};
+    // The part of the layer's maps that belongs to a head, [query, key, value][channel][in] and the like.
+    Real *weight_of_head_, *weight_transposed_, *bias_of_head_, *out_weight_transposed_, *ones_;
     Real key_norm_, table_norm_;  // squared lengths of the longest key of the task and of the longest learned vector
     Block block_{};
     int offsets_;         // of the block
