@@ -171,6 +171,7 @@ def labels(budget: str) -> Study:
 def finetuning(budget: str) -> Study:
     """What the weights that come with the package are worth on other images."""
     scratch = _run("d4_sa", 10, preset="tiny")
+    at_random, pretrained = "random weights", "weights for EuroSAT"
     return Study(
         name="finetuning",
         title="Red blood cells, 500 labels: initialised with the weights for satellite images, or at random",
@@ -178,7 +179,7 @@ def finetuning(budget: str) -> Study:
         row_title="d4_sa starts from",
         cells=_table(
             budget,
-            {"random weights": scratch, "weights for EuroSAT": {**scratch, "start_from": "d4_sa:eurosat"}},
+            {at_random: scratch, pretrained: {**scratch, "start_from": "d4_sa:eurosat"}},
             {"macro-F1": macro_f1_on_test, "accuracy": accuracy_on_test},
         ),
         notes=(
@@ -187,4 +188,5 @@ def finetuning(budget: str) -> Study:
         ),
         seeds=3,
         ordered=False,
+        comparisons=((pretrained, at_random),),
     )
