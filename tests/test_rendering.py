@@ -83,7 +83,8 @@ class TestHostileNames:
 
     def test_pages(self, name: str) -> None:
         one = Table(("a",), [])
-        page = render("study.html", title=name, budget=name, data=name, table=one, chart="<svg></svg>", runs=one)
+        tables = {"table": one, "differences": one, "runs": one}
+        page = render("study.html", title=name, budget=name, data=name, chart="<svg></svg>", **tables)
         assert "<svg></svg>" in page
         assert "<script" not in page
         assert "\x1b" not in page
