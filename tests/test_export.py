@@ -44,11 +44,12 @@ def test_the_graph_is_the_equation(
     [
         ("onnx", "r8_sa", "nano", "relative", 9),
         ("torch-export", "z2_sa", "nano", "ge", 12),
+        ("torch-export", "r4_sa", "nano", "ge", (8, 12)),
         ("torch-export", "r4_sa", "nano", "gsa", 9),
     ],
 )
 def test_same_logits_and_as_equivariant(
-    format: str, name: str, preset: str, encoding: str, size: int, tmp_path: Path
+    format: str, name: str, preset: str, encoding: str, size: int | tuple[int, int], tmp_path: Path
 ) -> None:
     pytest.importorskip("onnxruntime")
     torch.manual_seed(0)

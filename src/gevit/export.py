@@ -24,7 +24,7 @@ from gevit.encoding import PositionalEncoding, Positions
 from gevit.environment import needs
 from gevit.equivariance import measure
 from gevit.files import write_aside
-from gevit.groups import Dihedral
+from gevit.groups import Cyclic, Dihedral, Group
 from gevit.layers import GroupAttention, LiftingAttention
 from gevit.models.base import EquivariantModel
 
@@ -106,8 +106,14 @@ def compare(
     images = _images(model, 3, image_size)
     wanted = model.eval()(images)
     difference = (program(images) - wanted).abs().max() / wanted.abs().max()
-    group = model.group if images.shape[-2] == images.shape[-1] else Dihedral(2)  # a quarter turn changes the size
+    group = model.group if images.shape[-2] == images.shape[-1] else _keeping_sides(model.group)
     return Comparison(float(difference), measure(program, images[:1], group, translations=()).worst)
+
+
+def _keeping_sides(group: Group) -> Group:
+    """The subgroup that leaves height and width as they are, which are fixed in a file: half turns, and flips."""
+    half_turns = 2 if group.rotations % 2 == 0 else 1
+    return Dihedral(half_turns) if group.reflections else Cyclic(half_turns)
 
 
 def _images(model: EquivariantModel, count: int, image_size: int | tuple[int, int] | None) -> Images:
