@@ -303,7 +303,7 @@ def test_changed_results_are_refused(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"settings": {"lr": 1.0}}, "lr = 1.0 instead of 0.025"),
+        ({"settings": {"lr": 1.0}}, "lr = 1.0 instead of 0.05"),
         ({"budget": "paper"}, "is of budget 'paper', expected 'cpu'"),
         ({"seed": 7}, "is of seed 7, expected 0: it was renamed or copied"),
         ({"data_digest": "v2:others"}, "are on different data"),
@@ -355,7 +355,7 @@ def test_the_tables_say_what_they_are_on(table1: tuple[Summary, Path]) -> None:
         *(
             "data rotmnist-rebuilt instead of rotmnist",
             "epochs 3 instead of 300",
-            "training images 250 instead of all",
+            "training images 3,000 instead of all",
         ),
         *("over 2 seeds", "a machine"),
         "chosen on validation images",
@@ -367,13 +367,13 @@ def test_a_setting_that_is_newer_than_a_result_had_its_default(table1: tuple[Sum
     summary, folder = table1
     cell = summary.study.runs[0]
     result = summary.results[cell.key][0]
-    for name, is_default in (("ema", True), ("batch_size", False)):
+    for name, is_default in (("ema", True), ("limit_valid", False)):
         older = {key: value for key, value in result.settings.items() if key != name}
         write_result(result_path(folder, cell, 0), dataclasses.replace(result, settings=older))
         if is_default:
             assert Summary.read(summary.study, "cpu", folder).notes() == summary.notes()
         else:
-            with pytest.raises(ValueError, match="batch_size = 16 instead of 2"):
+            with pytest.raises(ValueError, match="limit_valid = None instead of 500"):
                 Summary.read(summary.study, "cpu", folder)
 
 

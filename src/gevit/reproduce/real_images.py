@@ -28,7 +28,8 @@ SAME_TIME = (
 )
 TWIN = "Z2_SA is the same architecture on the group of one element: it knows no rotations or reflections"
 ORBIT = "in an orbit: the mean of the trained network's logits over the eight quarter turns and flips of an image"
-BUILT_IN, BOTH, PLAIN, AUGMENTED, CNN = "R4_SA", "R4_SA, augmented", "Z2_SA", "Z2_SA, augmented", "P4-CNN"
+BUILT_IN, BOTH, MIRRORED = "R4_SA", "R4_SA, augmented", "D4_SA"
+PLAIN, AUGMENTED, CNN = "Z2_SA", "Z2_SA, augmented", "P4-CNN"
 LONGER, LONGER_AUGMENTED = f"{BUILT_IN}, four times as long", f"{AUGMENTED}, four times as long"
 ONE_SEED = (LONGER, LONGER_AUGMENTED, CNN)  # they take many times as long as the others
 
@@ -58,6 +59,7 @@ def satellites(budget: str) -> Study:
             {
                 BUILT_IN: _run("r4_sa", 3),
                 BOTH: _run("r4_sa", 3, rotate=True, flip=True),
+                MIRRORED: _run("d4_sa", 1),
                 PLAIN: _run("z2_sa", 9),
                 AUGMENTED: _run("z2_sa", 9, rotate=True, flip=True),
                 LONGER: _run("r4_sa", 12),
@@ -91,6 +93,7 @@ def cells(budget: str) -> Study:
             {
                 BUILT_IN: _run("r4_sa", 3),
                 BOTH: _run("r4_sa", 3, rotate=True, flip=True),
+                MIRRORED: _run("d4_sa", 1),
                 PLAIN: _run("z2_sa", 9),
                 AUGMENTED: _run("z2_sa", 9, rotate=True, flip=True),
             },
@@ -122,8 +125,8 @@ def galaxies(budget: str) -> Study:
             budget,
             {
                 BUILT_IN: _run("r4_sa", 40),
-                "D4_SA": _run("d4_sa", 12),
-                "D4_SA, C4 from the last stage on": _run("d4_sa", 20, restrict="c4"),
+                MIRRORED: _run("d4_sa", 12),
+                f"{MIRRORED}, C4 from the last stage on": _run("d4_sa", 20, restrict="c4"),
                 PLAIN: _run("z2_sa", 120),
                 "Z2_SA, rotations": _run("z2_sa", 120, rotate=True),
             },
