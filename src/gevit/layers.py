@@ -34,6 +34,8 @@ POOLINGS = ("max_mean", "sum_max")
 # How attention starts that starts like a convolution: the fall of a score per square pixel, what the wanted element is
 # worth, and the share of the usual content scores.
 SHARPNESS, PREFERENCE, CONTENT = 3.0, 2.0, 0.3
+# The share of the usual size that the branches of a pre-norm block start with.
+BRANCH = 0.5
 
 
 class _Attention(nn.Module):
@@ -327,16 +329,23 @@ class PreNormBlock(nn.Module):
     """A transformer block as is usual today: x + attention(norm(x)), then x + mlp(norm(x)), with batch norms.
 
     A batch norm scales every channel alike at all elements and pixels, so it commutes with the group.
+
+    Nothing normalises what a branch adds, and before training the batch norms do nothing either. So both branches start
+    small: their last maps are scaled by `BRANCH`, that of attention, which sums over query elements, by as much of
+    their mean (`attention` is taken to be new). Signals then stay about 1 or less, and float32 exact to rounding.
     """
 
     def __init__(self, attention: GroupAttention, dropout: float = 0.0) -> None:
         super().__init__()
         width, hidden = attention.out_channels, 2 * attention.out_channels
+        first, last = Pointwise(width, hidden), Pointwise(hidden, width)
         self.attention = nn.Sequential(nn.BatchNorm3d(width), attention, nn.Dropout(check_rate("dropout", dropout)))
-        self.mlp = nn.Sequential(
-            nn.BatchNorm3d(width), Pointwise(width, hidden), nn.SiLU(), Pointwise(hidden, width), nn.Dropout(dropout)
-        )
+        self.mlp = nn.Sequential(nn.BatchNorm3d(width), first, nn.SiLU(), last, nn.Dropout(dropout))
         self.path = StochasticDepth()
+        queries = attention.positions.element_index.shape[1]
+        with torch.no_grad():
+            attention.out.weight.mul_(BRANCH / queries)
+            last.weight.mul_(BRANCH)
 
     def forward(
         self, x: Float[Tensor, "batch channels order height width"]
