@@ -151,7 +151,7 @@ def galaxies(budget: str) -> Study:
 
 def labels(budget: str) -> Study:
     """How many labels the symmetry saves."""
-    passes = {BUILT_IN: 25_600, AUGMENTED: 76_800}
+    passes = {BUILT_IN: 6_400, AUGMENTED: 19_200}
     sizes = (8, 16) if budget == "smoke" else (100, 300, 1000, 3000)
     return Study(
         name="labels",
