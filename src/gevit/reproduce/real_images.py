@@ -59,7 +59,6 @@ def satellites(budget: str) -> Study:
             {
                 BUILT_IN: _run("r4_sa", 3),
                 BOTH: _run("r4_sa", 3, rotate=True, flip=True),
-                MIRRORED: _run("d4_sa", 1),
                 PLAIN: _run("z2_sa", 9),
                 AUGMENTED: _run("z2_sa", 9, rotate=True, flip=True),
                 LONGER: _run("r4_sa", 12),
