@@ -210,8 +210,8 @@ class _Scores:
         multiples.content.add_(tables.outside)
         noise = None
         if noise_of_pixels is not None:
-            a, b = noise_of_pixels[:, tile.planes, tile.pixels].flatten(1)
-            noise = Noise(a, b, tables.noise_of_pairs, *tables.noise_of_offsets)
+            of_pixels = noise_of_pixels[:, tile.planes, tile.pixels].flatten(1)
+            noise = Noise.of(of_pixels.unbind(), tables.noise_of_pairs, tables.noise_of_offsets)
         return _Scores(q, multiples, rests, dropout, noise, place)
 
     @property

@@ -154,6 +154,9 @@ class Workspace:
         """Where an operator shall write its result."""
         return None if torch.compiler.is_compiling() else self.empty(name, *shape, dtype=dtype)
 
-    def contiguous(self, name: str, x: Tensor) -> Tensor:
+    def contiguous(self, name: str, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """The tensor, side by side in memory."""
-        return x.contiguous() if torch.compiler.is_compiling() else self.empty(name, *x.shape).copy_(x)
+        dtype = dtype or x.dtype
+        if torch.compiler.is_compiling():
+            return x.to(dtype).contiguous()
+        return self.empty(name, *x.shape, dtype=dtype).copy_(x)

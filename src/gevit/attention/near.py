@@ -29,12 +29,12 @@ class Shifted(NamedTuple):
 
     def dots(self, x: Float[Tensor, "e c p"], name: str) -> Float[Tensor, "e j m p"]:
         """Dot products with the vectors of each pixel."""
-        x = self._by_plane(x)
-        shape = (len(x), self.layout.side, self.layout.side, len(self.vectors), *x.shape[2:])
-        out = self.place.out(name, *shape)
-        dots = torch.mul(x[:, 0, None, None, None], self._around(0), out=out)
-        for channel in range(1, x.shape[1]):
-            dots.addcmul_(x[:, channel, None, None, None], self._around(channel))
+        x, side = self._by_plane(x), self.layout.side
+        out = self.place.out(name, len(x), side, side, len(self.vectors), *x.shape[2:])
+        first, *others = x[:, None, None, None].unbind(4)
+        dots = torch.mul(first, self._around(0), out=out)
+        for channel, other in enumerate(others, 1):
+            dots.addcmul_(other, self._around(channel))
         return dots.flatten(4).flatten(1, 2)
 
     def mix(self, weights: Float[Tensor, "e j m p"]) -> Float[Tensor, "e c p"]:
@@ -53,21 +53,23 @@ class Shifted(NamedTuple):
         x: Float[Tensor, "e c p"],
     ) -> None:
         """Add to the vectors of all neighbours their weight times those of each pixel, always in the same order."""
-        weights, x = self._by_plane(weights), self._by_plane(x)
+        rows = self._by_plane(x).unbind(0)
+        parts = iter(self._by_plane(weights).transpose(0, 1).flatten(0, 1).unsqueeze(2).unbind(0))
+        total = total[:, :, self.tile.planes]
         for neighbor in range(self.layout.side**2):
             row, column = divmod(neighbor, self.layout.side)
             first = self.tile.pixels.start + row * self.layout.width + column
-            target = total[:, :, self.tile.planes].narrow(3, first, x.shape[3])
-            for element in range(len(x)):
-                target.addcmul_(weights[element, neighbor, :, None], x[element])
+            target = total.narrow(3, first, rows[0].shape[2])
+            for vectors in rows:
+                target.addcmul_(next(parts), vectors)
 
     def _around(self, channel: int) -> Float[Tensor, "row column m n p"]:
         """One channel of the vectors of all neighbours."""
-        pixels, side = self.tile.pixels, self.layout.side
-        vectors = self.vectors[:, channel, self.tile.planes, pixels.start : pixels.stop + 2 * self.layout.margin]
-        count = pixels.stop - pixels.start
-        rows = vectors.unfold(2, count + side - 1, self.layout.width)
-        return rows.unfold(3, count, 1).permute(2, 3, 0, 1, 4)
+        side, (planes, pixels) = self.layout.side, self.tile
+        elements, channels, plane, place = self.vectors.stride()
+        first = self.vectors.storage_offset() + channel * channels + planes.start * plane + pixels.start * place
+        shape = (side, side, len(self.vectors), planes.stop - planes.start, pixels.stop - pixels.start)
+        return self.vectors.as_strided(shape, (self.layout.width * place, place, elements, plane, place), first)
 
     def _by_plane(self, x: Float[Tensor, "*axes p"]) -> Float[Tensor, "*axes n q"]:
         found: Tensor = x.unflatten(-1, (self.tile.planes.stop - self.tile.planes.start, -1))
