@@ -5,17 +5,17 @@ the numbers of the largest of them. It exists for one query element h~ at a time
 before they meet the values. Images and heads are computed together, in tiles of pixels that bound the memory; the
 backward pass computes the tiles again. Nothing is decided by looking at numbers, so nothing waits for a device.
 
-Dot products of the vectors at each pixel are batched matrix products. All that is elementwise has pixels along its last
-axis, which is long where the others are short.
+Nearly everything is elementwise, with pixels along the last axis, which is long where the others are short. A call of
+an operator takes as long as a pass over thousands of numbers, so calls are few, and on tiles that are not too small.
 
 Scores may be of any size. Where large parts oppose each other, their rounded sums would lose the small differences that
 decide a softmax. So each part is split into a multiple of a grain, one for all scores of a pixel, and a rest. Sums of
-multiples are exact; the rests follow once the largest sum is subtracted. Gradients p (g - sum(p g)) of scores are small
-differences, too, where one coefficient has nearly all the weight: what rounding leaves of the mean of g is subtracted
-in a second round.
+multiples are exact; the rests follow once the largest sum is subtracted, and then the largest of what they give is.
+Gradients p (g - sum(p g)) of scores are small differences, too, where one coefficient has nearly all the weight: what
+rounding leaves of the mean of g is subtracted in a second round.
 
-Axes: p = pixel of a tile, v = h, q = h~, m = h^, j = neighbour, w = (j, m), c = channel; g = group of r rows of (p, h)
-with the same neighbours; s = step: one query element for all outputs or, with own_query, all, each for its own output.
+Axes: p = pixel of a tile, v = h, q = h~, m = h^, j = neighbour, c = channel; s = step: one query element for all
+outputs or, with own_query, all, each for its own output.
 """
 
 from __future__ import annotations

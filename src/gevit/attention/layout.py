@@ -1,8 +1,8 @@
 """Where `factored` attention has things in memory, and the tiles of pixels that it computes at a time.
 
-A signal becomes `[elements, channels, planes, pixels]`. A plane is one head of one image; its pixels lie row by row along
-the last axis, so a neighbour is so many places further for every pixel. What lies there, past the end of a row, for
-neighbours outside the image gets no weight.
+A signal becomes `[elements, channels, planes, pixels]`. A plane is one head of one image; its pixels lie row by row
+along the last axis. So a neighbour lies so many places further, the same for every pixel. Past the end of a row this is
+a pixel of another one; as a neighbour outside the image it has no weight.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gevit.encoding import Positions
 class Places(NamedTuple):
     """The neighbours j of the pixels p of some planes."""
 
-    offset: Int[Tensor, "j #p"]  # of each neighbour; the same for all pixels, or not
+    offset: Int[Tensor, "j p_or_1"]  # of each neighbour; the same for all pixels, or not
     outside: Float[Tensor, "j p"]  # -inf where there is no such neighbour, elsewhere 0
 
 

@@ -1,11 +1,11 @@
 """The keys or values around each pixel of a tile of `factored` attention, and products with them.
 
-Products have pixels along their last axis, as all that is elementwise there. Where every pixel has neighbours of its own,
-matrix products would be many and tiny, on vectors that have to be copied together first. So they are sums of
-elementwise products: a neighbour is a shift, and nothing is copied. Where all pixels of a plane have the same
-neighbours, they are matrix products.
+Where every pixel has neighbours of its own, matrix products would be many and tiny, of vectors that have to be copied
+together first and with results to be transposed. So products are elementwise, with pixels along the last axis: a
+neighbour is a shift, and nothing is copied. Where all pixels of a plane have the same neighbours, matrix products are
+large, and few.
 
-Axes: e = h or h~, m = h^, j = neighbour, w = (j, m), c = channel, n = plane, p = pixel, of all planes or, beside n, of one.
+Axes: e = h or h~, m = h^, j = neighbour, w = (j, m), c = channel, n = plane, p = pixel of all planes, i = of one plane.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ class Shifted(NamedTuple):
     vectors: Float[Tensor, "m c planes places"]
     place: Workspace
 
+    # One element at a time: what belongs to it fits the cache.
+
     def dots(self, x: Float[Tensor, "e c p"], name: str) -> Float[Tensor, "e j m p"]:
         """Dot products with the vectors of each pixel."""
-        x, side = self._by_plane(x), self.layout.side
-        out = self.place.out(name, len(x), side, side, len(self.vectors), *x.shape[2:])
-        first, *others = x[:, None, None, None].unbind(4)
-        dots = torch.mul(first, self._around(0), out=out)
-        for channel, other in enumerate(others, 1):
-            dots.addcmul_(other, self._around(channel))
+        x, side, around = self._by_plane(x), self.layout.side, self._around()
+        dots = self.place.empty(name, len(x), side, side, len(self.vectors), *x.shape[2:]).zero_()
+        for element in range(len(x)):
+            found = dots[element]
+            for channel, vectors in zip(x[element], around, strict=True):
+                found.addcmul_(channel, vectors)
         return dots.flatten(4).flatten(1, 2)
 
     def mix(self, weights: Float[Tensor, "e j m p"]) -> Float[Tensor, "e c p"]:
         """The sum over neighbours of weight times vector."""
-        weights = self._by_plane(weights).unflatten(1, (self.layout.side, self.layout.side))
-        mixed = []
-        for channel in range(self.vectors.shape[1]):
-            products = torch.mul(weights, self._around(channel), out=self.place.out("products", *weights.shape))
-            mixed.append(products.sum((1, 2, 3)).flatten(1))
-        return torch.stack(mixed, 1)
+        around, mixed = self._around(), []
+        for element in self._by_plane(weights).unflatten(1, (self.layout.side, self.layout.side)):
+            out = self.place.out("products of an element", *element.shape)
+            mixed.append(torch.stack([torch.mul(element, vectors, out=out).sum((0, 1, 2)) for vectors in around]))
+        return torch.stack(mixed).flatten(2)
 
     def add_products(
         self,
@@ -63,15 +64,16 @@ class Shifted(NamedTuple):
             for vectors in rows:
                 target.addcmul_(next(parts), vectors)
 
-    def _around(self, channel: int) -> Float[Tensor, "row column m n p"]:
-        """One channel of the vectors of all neighbours."""
+    def _around(self) -> list[Float[Tensor, "row column m n i"]]:
+        """The vectors of all neighbours, one channel at a time."""
         side, (planes, pixels) = self.layout.side, self.tile
         elements, channels, plane, place = self.vectors.stride()
-        first = self.vectors.storage_offset() + channel * channels + planes.start * plane + pixels.start * place
         shape = (side, side, len(self.vectors), planes.stop - planes.start, pixels.stop - pixels.start)
-        return self.vectors.as_strided(shape, (self.layout.width * place, place, elements, plane, place), first)
+        strides = (self.layout.width * place, place, elements, plane, place)
+        first = self.vectors.storage_offset() + planes.start * plane + pixels.start * place
+        return [self.vectors.as_strided(shape, strides, first + c * channels) for c in range(self.layout.channels)]
 
-    def _by_plane(self, x: Float[Tensor, "*axes p"]) -> Float[Tensor, "*axes n q"]:
+    def _by_plane(self, x: Float[Tensor, "*axes p"]) -> Float[Tensor, "*axes n i"]:
         found: Tensor = x.unflatten(-1, (self.tile.planes.stop - self.tile.planes.start, -1))
         return found
 
@@ -86,11 +88,13 @@ class Shared(NamedTuple):
 
     def dots(self, x: Float[Tensor, "e c p"], name: str) -> Float[Tensor, "e j m p"]:
         """Dot products with the vectors of each pixel."""
-        return self._together(self._matrices() @ self._apart(x, "rows"), len(x), name).unflatten(1, (-1, self.layout.keys))
+        dots: Tensor = self._together(self._matrices() @ self._apart(x, "rows"), len(x), name)
+        return dots.view(len(x), -1, self.layout.keys, dots.shape[2])
 
     def mix(self, weights: Float[Tensor, "e j m p"]) -> Float[Tensor, "e c p"]:
         """The sum over neighbours of weight times vector."""
-        return self._together(self._matrices().mT @ self._apart(weights.flatten(1, 2), "weights by plane"), len(weights), "mixed")
+        rows = self._apart(weights.flatten(1, 2), "weights by plane")
+        return self._together(self._matrices().mT @ rows, len(weights), "mixed")
 
     def add_products(
         self,
@@ -106,12 +110,12 @@ class Shared(NamedTuple):
     def _matrices(self) -> Float[Tensor, "n w c"]:
         return self.vectors[:, :, self.tile.planes].permute(2, 3, 0, 1).flatten(1, 2)
 
-    def _apart(self, x: Float[Tensor, "e k p"], name: str) -> Float[Tensor, "n k ep"]:
+    def _apart(self, x: Float[Tensor, "e k p"], name: str) -> Float[Tensor, "n k ei"]:
         """A matrix for each plane."""
         planes: Tensor = x.unflatten(2, (self.tile.planes.stop - self.tile.planes.start, -1))
         return self.place.contiguous(name, planes.permute(2, 1, 0, 3)).flatten(2)
 
-    def _together(self, x: Float[Tensor, "n k ep"], elements: int, name: str) -> Float[Tensor, "e k p"]:
+    def _together(self, x: Float[Tensor, "n k ei"], elements: int, name: str) -> Float[Tensor, "e k p"]:
         """Undo `_apart`."""
         planes: Tensor = x.unflatten(2, (elements, -1))
         return self.place.contiguous(name, planes.permute(2, 1, 0, 3)).flatten(2)
