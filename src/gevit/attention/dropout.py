@@ -23,6 +23,7 @@ together by a few operations a coefficient, and one number serves two elements h
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -76,21 +77,19 @@ class Dropout(NamedTuple):
         self, noise: Noise, key_axis: int, keys: int, dtype: torch.dtype, place: Workspace
     ) -> Shaped[Tensor, "*places"]:
         """1 for the coefficients that survive, 0 for the others; `key_axis`, counted from the end, has all keys."""
-        shape = torch.broadcast_shapes(*(x.shape for x in noise))
-        even, odd = (place.out(f"{which} keys", *shape, dtype=torch.int32) for which in ("even", "odd"))
-        even = torch.bitwise_xor(noise.a + noise.c, noise.d, out=even).mul_((noise.b + noise.e).bitwise_or_(1))
-        odd = torch.bitwise_left_shift(even, 16, out=odd).bitwise_xor_(even)
-        lowest = (self.threshold << 16) - 2**31
-        # Comparing in place stays in 32 bits, which processors do many times faster than making truth values.
-        halves = [bits.ge_(lowest) for bits in (even, odd)]
+        first, factor = torch.broadcast_tensors(noise.a + noise.c, noise.factor)
+        shape = first.shape
         last = len(shape) + key_axis + 1
-        pairs = place.out("kept", *shape[:last], 2, *shape[last:], dtype=dtype)
+        pairs = place.out("pairs of keys", *shape[:last], 2, *shape[last:], dtype=torch.int32)
+        even, odd = (None, None) if pairs is None else pairs.unbind(key_axis)
+        even = torch.bitwise_xor(first, noise.d, out=even).mul_(factor)
+        odd = torch.bitwise_left_shift(even, 16, out=odd).bitwise_xor_(even)
         if pairs is None:
-            pairs = torch.stack(halves, key_axis).to(dtype)
-        else:
-            for half, bits in zip(pairs.unbind(key_axis), halves, strict=True):
-                half.copy_(bits)
-        return pairs.flatten(key_axis - 1, key_axis).narrow(key_axis, 0, keys)
+            pairs = torch.stack([even, odd], key_axis)
+        # Comparing in place stays in 32 bits, which processors do many times faster than making truth values.
+        pairs.ge_((self.threshold << 16) - 2**31)
+        kept = place.contiguous("kept", pairs, dtype)
+        return kept.flatten(key_axis - 1, key_axis).narrow(key_axis, 0, keys)
 
 
 class Noise(NamedTuple):
@@ -100,10 +99,19 @@ class Noise(NamedTuple):
     """
 
     a: Int[Tensor, "*#places"]
-    b: Int[Tensor, "*#places"]
     c: Int[Tensor, "*#places"]
     d: Int[Tensor, "*#places"]
-    e: Int[Tensor, "*#places"]
+    factor: Int[Tensor, "*#places"]  # (b + e) | 1
+
+    @staticmethod
+    def of(
+        of_pixels: Sequence[Int[Tensor, "*#places"]],
+        of_pairs: Int[Tensor, "*#places"],
+        of_offsets: Sequence[Int[Tensor, "*#places"]],
+    ) -> Noise:
+        """From a and b, c, d and e."""
+        (a, b), (d, e) = of_pixels, of_offsets
+        return Noise(a, of_pairs, d, (b + e).bitwise_or_(1))
 
 
 def noise_of_pairs(pair: Int[Tensor, "*#places"], half_key: Int[Tensor, "*#places"]) -> Int[Tensor, "*#places"]:

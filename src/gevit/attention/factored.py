@@ -5,21 +5,22 @@ the numbers of the largest of them. It exists for one query element h~ at a time
 before they meet the values. Images and heads are computed together, in tiles of pixels that bound the memory; the
 backward pass computes the tiles again. Nothing is decided by looking at numbers, so nothing waits for a device.
 
-Dot products of the vectors at each pixel are batched matrix products. All that is elementwise has pixels along its last
-axis, which is long where the others are short.
+Nearly everything is elementwise, with pixels along the last axis, which is long where the others are short. A call of
+an operator takes as long as a pass over thousands of numbers, so calls are few, and on tiles that are not too small.
 
 Scores may be of any size. Where large parts oppose each other, their rounded sums would lose the small differences that
 decide a softmax. So each part is split into a multiple of a grain, one for all scores of a pixel, and a rest. Sums of
-multiples are exact; the rests follow once the largest sum is subtracted. Gradients p (g - sum(p g)) of scores are small
-differences, too, where one coefficient has nearly all the weight: what rounding leaves of the mean of g is subtracted
-in a second round.
+multiples are exact; the rests follow once the largest sum is subtracted, and then the largest of what they give is.
+Gradients p (g - sum(p g)) of scores are small differences, too, where one coefficient has nearly all the weight: what
+rounding leaves of the mean of g is subtracted in a second round.
 
-Axes: p = pixel of a tile, v = h, q = h~, m = h^, j = neighbour, w = (j, m), c = channel; g = group of r rows of (p, h)
-with the same neighbours; s = step: one query element for all outputs or, with own_query, all, each for its own output.
+Axes: p = pixel of a tile, v = h, q = h~, m = h^, j = neighbour, c = channel; s = step: one query element for all
+outputs or, with own_query, all, each for its own output.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,7 +30,11 @@ from torch import Tensor
 
 from gevit.attention.dropout import Dropout, Noise, noise_of_offsets, noise_of_pairs
 from gevit.attention.layout import Layout, Places, Tile, Workspace
+from gevit.attention.near import Shared, Shifted, near
 from gevit.encoding import Positions
+
+# Powers of 2 take a third of the time of those of e.
+LOG2_E = math.log2(math.e)
 
 # Numbers that a temporary of a tile may hold: on a CPU a few of these should fit its cache, other devices need many
 # numbers to be busy.
@@ -40,17 +45,16 @@ DEVICE_TILE_NUMBERS = 2**24
 def forward(query: Tensor, key: Tensor, value: Tensor, positions: Positions, scale: float, dropout: Dropout) -> Tensor:
     """Group attention."""
     layout, place = Layout.of(query, key, positions), Workspace(query)
-    q, k, v = layout.pixelwise(scale * query), layout.padded(key), layout.padded(value)
-    out = q.new_empty(*q.shape[:3], layout.outputs, layout.channels)
+    q, k, v = layout.planewise(scale * query), layout.padded(key), layout.padded(value)
+    out = q.new_empty(layout.outputs, *q.shape[1:])
     noise = _noise_of_pixels(layout, dropout, query.device)
     for places, tiles in layout.tiles(_budget(query.device), query.device):
         tables = _Tables.of(layout, places, positions)
         for tile in tiles:
-            keys = _Near(layout, tile, k, "near", place)
-            weights = _Scores.prepare(tables, tile, q, keys, positions, dropout, noise).weights()
-            values = _Near(layout, tile, v, "near", place)
-            target = out[tile.planes, tile.rows]
-            target.copy_(dropout.scale * values.mix(values.by_pixel(weights)).view(target.shape))
+            scores = _Scores.prepare(tables, tile, q, near(layout, tile, k, place), positions, dropout, noise)
+            mixed = near(layout, tile, v, place).mix(scores.weights())
+            target = out[:, :, tile.planes, tile.pixels]
+            target.copy_(dropout.scale * mixed.view(target.shape))
     return layout.restored(out)
 
 
@@ -65,8 +69,8 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients of query, key, value, space and element."""
     layout, place = Layout.of(query, key, positions), Workspace(query)
-    q, k, v = layout.pixelwise(scale * query), layout.padded(key), layout.padded(value)
-    upstream = layout.pixelwise(dropout.scale * grad)
+    q, k, v = layout.planewise(scale * query), layout.padded(key), layout.padded(value)
+    upstream = layout.planewise(dropout.scale * grad)
     d_query, d_key, d_value = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
     d_space, d_element = (torch.zeros_like(x) for x in (positions.space, positions.element))
     noise = _noise_of_pixels(layout, dropout, query.device)
@@ -74,24 +78,22 @@ def backward(
     for places, tiles in layout.tiles(_budget(query.device), query.device):
         tables = _Tables.of(layout, places, positions)
         for tile in tiles:
-            d_mixed = upstream[tile.planes, tile.rows].flatten(0, 2)
-            values = _Near(layout, tile, v, "products", place)
+            keys, values = near(layout, tile, k, place), near(layout, tile, v, place)
+            d_mixed = _of_tile(upstream, tile)
             d_weights = values.dots(d_mixed, "d_weights")
-            keys = _Near(layout, tile, k, "near", place)
             scores = _Scores.prepare(tables, tile, q, keys, positions, dropout, noise)
             found = scores.gradients(d_weights)
-            values.add_products(d_value, values.by_pixel(found.weights), d_mixed)
-            d_content = keys.by_pixel(found.content)
-            keys.add_products(d_key, d_content, scores.q)
-            d_q = keys.mix(d_content)
+            values.add_products(d_value, found.weights, d_mixed)
+            keys.add_products(d_key, found.content, scores.q)
+            d_q = keys.mix(found.content)
             reads = [(found.space, tables.space_index, positions.space, d_space, slice(None, parts))]
             if positions.element.numel():
                 reads.append((found.element, tables.element_index, positions.element, d_element, slice(parts, None)))
             for d_read, index, vectors, d_vectors, channels in reads:
                 d_dots = _unread(d_read, index, layout.queries, len(vectors))
-                d_q[..., channels] += (vectors.T.expand(layout.queries, -1, -1) @ d_dots).permute(2, 0, 1)
-                d_vectors += (d_dots @ scores.q.transpose(0, 1)[..., channels]).sum(0)
-            target = d_query[tile.planes, tile.rows]
+                d_q[:, channels] += vectors.T.expand(layout.queries, -1, -1) @ d_dots
+                d_vectors += (d_dots @ scores.q[:, channels].mT).sum(0)
+            target = d_query[:, :, tile.planes, tile.pixels]
             target.copy_(scale * d_q.view(target.shape))
     return layout.restored(d_query), layout.unpadded(d_key), layout.unpadded(d_value), d_space, d_element
 
@@ -100,13 +102,16 @@ def _budget(device: torch.device) -> int:
     return TILE_NUMBERS if device.type == "cpu" else DEVICE_TILE_NUMBERS
 
 
-def _noise_of_pixels(layout: Layout, dropout: Dropout, device: torch.device) -> Int[Tensor, "ab planes y x"] | None:
+def _of_tile(x: Float[Tensor, "e c planes pixels"], tile: Tile) -> Float[Tensor, "e c p"]:
+    return x[:, :, tile.planes, tile.pixels].flatten(2)
+
+
+def _noise_of_pixels(layout: Layout, dropout: Dropout, device: torch.device) -> Int[Tensor, "ab planes pixels"] | None:
     """The random numbers a and b of all pixels, where dropout needs them."""
     if not dropout.rate:
         return None
     plane = torch.arange(layout.planes, device=device) + dropout.first_image * layout.heads
-    pixel = torch.arange(layout.height * layout.width, device=device).view(layout.height, layout.width)
-    return torch.stack(dropout.noise_of_pixels(plane[:, None, None], pixel))
+    return torch.stack(dropout.noise_of_pixels(plane[:, None], torch.arange(layout.pixels, device=device)))
 
 
 @dataclass(frozen=True)
@@ -138,47 +143,6 @@ class _Tables:
         )
 
 
-class _Near:
-    """The keys or values around each pixel of a tile, and products with them."""
-
-    def __init__(
-        self, layout: Layout, tile: Tile, vectors: Float[Tensor, "planes rows columns m c"], name: str, place: Workspace
-    ) -> None:
-        self.layout, self.tile, self.place = layout, tile, place
-        planes = tile.planes.stop - tile.planes.start
-        self.pixels = planes * (tile.rows.stop - tile.rows.start) * layout.width
-        self.groups = planes if layout.sees_all else self.pixels
-        self.vectors = layout.neighbors(vectors, tile, name, place)
-
-    def dots(self, x: Float[Tensor, "p e c"], name: str) -> Float[Tensor, "e j m p"]:
-        """Dot products with the vectors of each pixel."""
-        rows = x.view(self.groups, -1, self.layout.channels)
-        out = self.place.out("rows", *rows.shape[:2], self.vectors.shape[1])
-        dots = torch.bmm(rows, self.vectors.mT, out=out)
-        dots = self.place.contiguous(name, dots.view(self.pixels, -1).t())
-        return dots.view(x.shape[1], -1, self.layout.keys, self.pixels)
-
-    def by_pixel(self, weights: Float[Tensor, "e j m p"]) -> Float[Tensor, "g r w"]:
-        """Put pixels first, in groups that have neighbours in common."""
-        rows = self.place.contiguous("weights of pixels", weights.flatten(0, 2).t())
-        return rows.view(self.groups, -1, self.vectors.shape[1])
-
-    def mix(self, weights: Float[Tensor, "g r w"]) -> Float[Tensor, "p e c"]:
-        """The sum over neighbours of weight times vector."""
-        return torch.bmm(weights, self.vectors).view(self.pixels, -1, self.layout.channels)
-
-    def add_products(
-        self,
-        total: Float[Tensor, "planes rows columns m c"],
-        weights: Float[Tensor, "g r w"],
-        x: Float[Tensor, "p e c"],
-    ) -> None:
-        """Add to the vectors of all neighbours their weight times those of each pixel."""
-        rows = x.view(self.groups, -1, self.layout.channels)
-        products = torch.bmm(weights.mT, rows, out=self.place.out("products", *self.vectors.shape))
-        self.layout.add_to_neighbors(total, self.tile, products, self.place)
-
-
 class _Parts(NamedTuple):
     """The parts of scores, or something about them."""
 
@@ -200,7 +164,7 @@ class _Gradients(NamedTuple):
 class _Scores:
     """The scores of a tile."""
 
-    q: Float[Tensor, "p q c"]  # scaled
+    q: Float[Tensor, "q c p"]  # scaled
     multiples: _Parts
     rests: _Parts
     dropout: Dropout
@@ -211,23 +175,23 @@ class _Scores:
     def prepare(
         tables: _Tables,
         tile: Tile,
-        query: Float[Tensor, "planes y x q c"],
-        keys: _Near,
+        query: Float[Tensor, "q c planes pixels"],
+        keys: Shifted | Shared,
         positions: Positions,
         dropout: Dropout,
-        noise_of_pixels: Int[Tensor, "ab planes y x"] | None,
+        noise_of_pixels: Int[Tensor, "ab planes pixels"] | None,
     ) -> _Scores:
-        layout, place = keys.layout, keys.place
-        q = query[tile.planes, tile.rows].flatten(0, 2)
+        place = keys.place
+        q = _of_tile(query, tile)
         content = keys.dots(q, "content")
 
         # Dot products with the distinct vectors, to be read in the order of each output element.
-        by_query, split = q.permute(1, 2, 0), positions.space.shape[1]
-        space = torch.bmm(positions.space.expand(layout.queries, -1, -1), by_query[:, :split])
+        queries, split = len(q), positions.space.shape[1]
+        space = torch.bmm(positions.space.expand(queries, -1, -1), q[:, :split])
         if positions.element.numel():
-            element = torch.bmm(positions.element.expand(layout.queries, -1, -1), by_query[:, split:])
+            element = torch.bmm(positions.element.expand(queries, -1, -1), q[:, split:])
         else:
-            element = space.new_zeros(layout.queries, 1, q.shape[0])
+            element = space.new_zeros(queries, 1, q.shape[2])
         parts = {"content": content, "space": space, "element": element}
         flat = [x.detach().flatten(0, -2) for x in parts.values()]
         largest = torch.stack([size for x in flat for size in (x.amax(0), -x.amin(0))]).amax(0).clamp_min(1)
@@ -236,7 +200,7 @@ class _Scores:
         multiples, rests = (
             _Parts(
                 content.unsqueeze(0 if positions.own_query else 1),
-                _read(space, tables.space_index, place.out(f"{kind} read of space", *reads, q.shape[0])).unsqueeze(3),
+                _read(space, tables.space_index, place.out(f"{kind} read of space", *reads, q.shape[2])).unsqueeze(3),
                 _read(element, tables.element_index, None).unsqueeze(2),
             )
             for kind, content, space, element in zip(
@@ -246,8 +210,8 @@ class _Scores:
         multiples.content.add_(tables.outside)
         noise = None
         if noise_of_pixels is not None:
-            a, b = noise_of_pixels[:, tile.planes, tile.rows].flatten(1)
-            noise = Noise(a, b, tables.noise_of_pairs, *tables.noise_of_offsets)
+            of_pixels = noise_of_pixels[:, tile.planes, tile.pixels].flatten(1)
+            noise = Noise.of(of_pixels.unbind(), tables.noise_of_pairs, tables.noise_of_offsets)
         return _Scores(q, multiples, rests, dropout, noise, place)
 
     @property
@@ -264,13 +228,19 @@ class _Scores:
     def softmax(self, step: int) -> Float[Tensor, "v j m p"]:
         """The coefficients of a step, before dropout."""
         content, space, element = (part[step] for part in self.multiples)
-        score = torch.add(content, space, out=self.place.out("score", *self.shape))
-        largest = (score.amax(1, keepdim=True) + element).amax(2, keepdim=True)
-        score += element - largest
-        for part in self.rests:
-            score += part[step]
-        flat = score.flatten(1, 2)
-        return torch.softmax(flat, 1, out=self.place.out("softmax", *flat.shape)).view(score.shape)
+        rest_of_content, rest_of_space, rest_of_element = (part[step] for part in self.rests)
+        out = self.place.out("score", *self.shape)
+        # Relative to the largest of each key element; the rest of the sum, and the normaliser, are a factor of it.
+        score = torch.add(content, space, out=out)
+        largest = score.amax(1, keepdim=True)
+        score = torch.add(rest_of_content, score.sub_(largest), alpha=LOG2_E, out=out).add_(rest_of_space)
+        largest_rest = score.amax(1, keepdim=True)
+        power = torch.exp2(score.sub_(largest_rest), out=out)
+        element = element + largest
+        element = torch.add(rest_of_element, element - element.amax(2, keepdim=True), alpha=LOG2_E) + largest_rest
+        factor = torch.exp2(element - element.amax(2, keepdim=True))
+        total = (power.sum(1, keepdim=True) * factor).sum(2, keepdim=True)
+        return torch.mul(power, factor / total, out=out)
 
     def kept(self, step: int) -> Float[Tensor, "v j m p"] | None:
         """1 for the coefficients of a step that dropout keeps, 0 for the others; None where it keeps all."""
@@ -308,7 +278,7 @@ class _Scores:
             else:
                 weights.addcmul_(p, kept)
                 g = kept.mul_(d_weights)
-            g -= torch.mul(p, g, out=self.place.out("score", *self.shape)).sum((1, 2), keepdim=True)
+            g -= torch.mul(p, g, out=self.place.out("products", *self.shape)).sum((1, 2), keepdim=True)
             g *= p
             g.addcmul_(p, g.sum((1, 2), keepdim=True), value=-1)
             if content.shape[1] == 1:
@@ -323,10 +293,10 @@ class _Scores:
 def _split(
     name: str, x: Float[Tensor, "*n p"], grain: Float[Tensor, " p"], place: Workspace
 ) -> tuple[Float[Tensor, "*n p"], Float[Tensor, "*n p"]]:
-    """The nearest multiple of a power of two, and the rest, which x becomes; both exact."""
+    """The nearest multiple of a power of two, exactly, and LOG2_E times the rest, which x becomes."""
     out = place.out(f"multiples of {name}", *x.shape)
     multiple = torch.div(x.detach(), grain, out=out).round_().mul_(grain)  # whose slope is 0
-    return multiple, x.sub_(multiple)
+    return multiple, x.sub_(multiple).mul_(LOG2_E)
 
 
 def _read(dots: Float[Tensor, "q u p"], index: Int[Tensor, "s v k #p"], out: Tensor | None) -> Float[Tensor, "s v k p"]:

@@ -1,7 +1,8 @@
 """Where `factored` attention has things in memory, and the tiles of pixels that it computes at a time.
 
-Signals become `[planes, rows, columns, elements, channels]`: the vectors of a pixel lie side by side, and those of
-neighbours near. A plane is one head of one image.
+A signal becomes `[elements, channels, planes, pixels]`. A plane is one head of one image; its pixels lie row by row
+along the last axis. So a neighbour lies so many places further, the same for every pixel. Past the end of a row this is
+a pixel of another one; as a neighbour outside the image it has no weight.
 """
 
 from __future__ import annotations
@@ -20,22 +21,17 @@ from gevit.encoding import Positions
 
 
 class Places(NamedTuple):
-    """The neighbours j of the pixels p of some rows of some planes."""
+    """The neighbours j of the pixels p of some planes."""
 
-    offset: Int[
-        Tensor,
-        (
-            j  # p
-        ),
-    ]  # of each neighbour; the same for all pixels, or not
+    offset: Int[Tensor, "j p_or_1"]  # of each neighbour; the same for all pixels, or not
     outside: Float[Tensor, "j p"]  # -inf where there is no such neighbour, elsewhere 0
 
 
 class Tile(NamedTuple):
-    """Some rows of some planes."""
+    """Some pixels of some planes."""
 
     planes: slice
-    rows: slice
+    pixels: slice
 
 
 @dataclass(frozen=True)
@@ -65,66 +61,68 @@ class Layout:
         return self.batch * self.heads
 
     @property
-    def sees_all(self) -> bool:
-        """Whether the neighbours are all pixels of the image: where those are fewer than the neighbourhood has."""
-        return self.side**2 > self.height * self.width
+    def pixels(self) -> int:
+        """Of a plane."""
+        return self.height * self.width
 
     @property
-    def border(self) -> int:
-        """How far neighbours reach over the image."""
-        return 0 if self.sees_all else self.side // 2
+    def sees_all(self) -> bool:
+        """Whether the neighbours are all pixels of the image: where those are fewer than the neighbourhood has."""
+        return self.side**2 > self.pixels
 
-    def pixelwise(self, x: Float[Tensor, "b c n e y x"]) -> Float[Tensor, "planes y x e c"]:
-        """Put the vectors of a pixel side by side."""
-        return x.permute(0, 2, 4, 5, 3, 1).flatten(0, 1).contiguous()
+    @property
+    def margin(self) -> int:
+        """How far neighbours reach over the ends of a plane."""
+        return 0 if self.sees_all else self.side // 2 * (self.width + 1)
 
-    def restored(self, x: Float[Tensor, "planes y x e c"]) -> Float[Tensor, "b c n e y x"]:
-        """Undo `pixelwise`."""
-        images: Tensor = x.unflatten(0, (self.batch, self.heads))
-        return images.permute(0, 5, 1, 4, 2, 3).contiguous()
+    def planewise(self, x: Float[Tensor, "b c n e y x"]) -> Float[Tensor, "e c planes pixels"]:
+        """Put pixels last."""
+        return x.permute(3, 1, 0, 2, 4, 5).flatten(4).flatten(2, 3)
 
-    def padded(self, x: Float[Tensor, "b c n e y x"]) -> Float[Tensor, "planes rows columns e c"]:
-        """`pixelwise`, with a border of zeros."""
-        return F.pad(self.pixelwise(x), (0, 0, 0, 0, *4 * [self.border]))
+    def restored(self, x: Float[Tensor, "e c planes pixels"]) -> Float[Tensor, "b c n e y x"]:
+        """Undo `planewise`."""
+        signal: Tensor = x.unflatten(3, (self.height, self.width)).unflatten(2, (self.batch, self.heads))
+        return signal.permute(2, 1, 3, 0, 4, 5).contiguous()
 
-    def unpadded(self, x: Float[Tensor, "planes rows columns e c"]) -> Float[Tensor, "b c n e y x"]:
+    def padded(self, x: Float[Tensor, "b c n e y x"]) -> Float[Tensor, "e c planes places"]:
+        """`planewise`, with zeros before and after every plane."""
+        return F.pad(self.planewise(x), (self.margin, self.margin))
+
+    def unpadded(self, x: Float[Tensor, "e c planes places"]) -> Float[Tensor, "b c n e y x"]:
         """Undo `padded`."""
-        first = self.border
-        return self.restored(x[:, first : first + self.height, first : first + self.width])
+        return self.restored(x.narrow(3, self.margin, self.pixels))
 
     def tiles(self, numbers: int, device: torch.device) -> Iterator[tuple[Places, list[Tile]]]:
-        """Tiles in which no temporary has more than so many numbers, but at least one row of one plane; those with the
-        same places together.
+        """Tiles in which no temporary has more than so many numbers, but at least one pixel; those with the same places
+        together.
 
         A graph has one tile: which temporaries there are is its compiler's choice, and its batch may be any.
         """
         if torch.compiler.is_compiling():
-            everything = Tile(slice(0, self.planes), slice(0, self.height))
-            yield self._places(self.planes, 0, self.height, device), [everything]
+            everything = Tile(slice(0, self.planes), slice(0, self.pixels))
+            yield self._places(self.planes, everything.pixels, device), [everything]
             return
-        neighbors = min(self.side**2, self.height * self.width)
+        neighbors = min(self.side**2, self.pixels)
         largest = max(
             neighbors * (self.keys + self.keys % 2) * max(self.outputs, self.queries),  # dropout has them in pairs
             self.queries * self.side**2,
-            0 if self.sees_all else self.side**2 * self.keys * self.channels,
         )
-        pixels = numbers // largest
-        planes = max(1, pixels // (self.height * self.width))
-        parts = -(-self.height // max(1, pixels // self.width))
-        rows = -(-self.height // parts)
-        for row in range(0, self.height, rows):
-            last, whole = min(row + rows, self.height), self.planes // planes * planes
-            for count, first, stop in ((planes, 0, whole), (self.planes - whole, whole, self.planes)):
+        count = max(1, numbers // largest)
+        planes, parts = max(1, count // self.pixels), -(-self.pixels // count)
+        for part in range(parts):
+            pixels = slice(self.pixels * part // parts, self.pixels * (part + 1) // parts)
+            whole = self.planes // planes * planes
+            for some, first, stop in ((planes, 0, whole), (self.planes - whole, whole, self.planes)):
                 if first < stop:
-                    tiles = [Tile(slice(n, n + count), slice(row, last)) for n in range(first, stop, count)]
-                    yield self._places(count, row, last, device), tiles
+                    tiles = [Tile(slice(n, n + some), pixels) for n in range(first, stop, some)]
+                    yield self._places(some, pixels, device), tiles
 
-    def _places(self, planes: int, first: int, last: int, device: torch.device) -> Places:
+    def _places(self, planes: int, pixels: slice, device: torch.device) -> Places:
         radius = self.side // 2
-        pixel = torch.arange(first * self.width, last * self.width, device=device)
+        pixel = torch.arange(pixels.start, pixels.stop, device=device)
         y, x = pixel // self.width, pixel % self.width
         if self.sees_all:
-            neighbor = torch.arange(self.height * self.width, device=device)[:, None]
+            neighbor = torch.arange(self.pixels, device=device)[:, None]
             row, column = neighbor // self.width - y + radius, neighbor % self.width - x + radius
             inside = (row >= 0) & (row < self.side) & (column >= 0) & (column < self.side)
             offset = (row * self.side + column).where(inside, 0).repeat(1, planes)
@@ -134,33 +132,6 @@ class Layout:
             inside = (row >= 0) & (row < self.height) & (column >= 0) & (column < self.width)
         outside = torch.zeros(inside.shape, device=device).masked_fill(~inside, -torch.inf)
         return Places(offset, outside.repeat(1, planes))
-
-    def neighbors(
-        self, x: Float[Tensor, "planes rows columns m c"], tile: Tile, name: str, place: Workspace
-    ) -> Float[Tensor, "g w c"]:
-        """The vectors of the neighbours: for each pixel or, where all pixels are, for each plane."""
-        if self.sees_all:
-            return x[tile.planes].flatten(1, 3)
-        rows = x[tile.planes, tile.rows.start : tile.rows.stop + self.side - 1]
-        windows = rows.unfold(1, self.side, 1).unfold(2, self.side, 1)
-        return place.contiguous(name, windows.permute(0, 1, 2, 5, 6, 3, 4)).flatten(0, 2).flatten(1, 3)
-
-    def add_to_neighbors(
-        self, total: Float[Tensor, "planes rows columns m c"], tile: Tile, x: Float[Tensor, "g w c"], place: Workspace
-    ) -> None:
-        """The gradient of `neighbors`: shifted sums, always in the same order."""
-        if self.sees_all:
-            target = total[tile.planes]
-            target += x.view(target.shape)
-            return
-        rows = total[tile.planes, tile.rows.start : tile.rows.stop + self.side - 1].flatten(3)
-        height = tile.rows.stop - tile.rows.start
-        windows = x.view(len(rows), height, self.width, self.side, self.side, rows.shape[-1])
-        lines = place.empty("lines", len(rows), height, rows.shape[2], self.side, rows.shape[-1]).zero_()
-        for column in range(self.side):
-            lines[:, :, column : column + self.width] += windows[:, :, :, :, column]
-        for row in range(self.side):
-            rows[:, row : row + height] += lines[:, :, :, row]
 
 
 class Workspace:
@@ -183,6 +154,9 @@ class Workspace:
         """Where an operator shall write its result."""
         return None if torch.compiler.is_compiling() else self.empty(name, *shape, dtype=dtype)
 
-    def contiguous(self, name: str, x: Tensor) -> Tensor:
+    def contiguous(self, name: str, x: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """The tensor, side by side in memory."""
-        return x.contiguous() if torch.compiler.is_compiling() else self.empty(name, *x.shape).copy_(x)
+        dtype = dtype or x.dtype
+        if torch.compiler.is_compiling():
+            return x.to(dtype).contiguous()
+        return self.empty(name, *x.shape, dtype=dtype).copy_(x)

@@ -82,10 +82,10 @@ def kept(dropout: Dropout, shape: tuple[int, ...], device: torch.device) -> Bool
         return torch.arange(size, device=device).view(-1, *[1] * (7 - which))
 
     image, head, row, column, h, query, _, offset = (axis(which, size) for which, size in enumerate(shape))
-    a, b = dropout.noise_of_pixels((dropout.first_image + image) * shape[1] + head, row * shape[3] + column)
-    c = noise_of_pairs(query * shape[4] + h, axis(6, (keys + 1) // 2))
-    noise = Noise(a, b, c, *noise_of_offsets(offset))
-    return dropout.kept(noise, -2, keys, torch.bool, Workspace(a))
+    of_pixels = dropout.noise_of_pixels((dropout.first_image + image) * shape[1] + head, row * shape[3] + column)
+    of_pairs = noise_of_pairs(query * shape[4] + h, axis(6, (keys + 1) // 2))
+    noise = Noise.of(of_pixels, of_pairs, noise_of_offsets(offset))
+    return dropout.kept(noise, -2, keys, torch.bool, Workspace(noise.a))
 
 
 def neighbors(x: Shaped[Tensor, "b c n m y x"], side: int) -> Shaped[Tensor, "b n y x c m j"]:
