@@ -248,8 +248,9 @@ class Worker : public Direct {
     template <bool Dropped, int Wide>
     void sum_kept(int m) {
         zero(of_key(content_gradient_, m, s_.queries()), ptrdiff_t(Wide) * offsets_ * s_.queries());
+        // Tiles of half the size: a sum of W has its gradient beside it in a register.
         for (int j = 0; j < offsets_; ++j)
-            outputs_in_tiles<2>([&](auto tall, int h) { sum_kept_tile<Dropped, tall, Wide>(h, m, j); });
+            outputs_in_tiles<OUTPUTS / 2>([&](auto tall, int h) { sum_kept_tile<Dropped, tall, Wide>(h, m, j); });
     }
 
     template <bool Dropped, int Tall, int Wide>
