@@ -31,7 +31,7 @@ class Direct : public Scores {
                 };
                 const auto kept = [&](Vec x, int m, int j) {
                     if constexpr (!Dropped) return x;
-                    const Dropout::Pair pair = p_.dropout.keep(pixels_, noise_[j], place(q, h, m));
+                    const Dropout::Pair pair = p_.dropout.keep(place_[place(q, h, m)], noise_[j]);
                     return keep_where(m & 1 ? pair.odd : pair.even, p_.dropout.scale() * x);
                 };
                 // A sum and what rounding took from it: the digits that count are those of its distance to the largest.

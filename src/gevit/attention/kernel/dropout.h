@@ -54,12 +54,14 @@ class Dropout {
         return {BitVec{} + offset_keys_[2 * j], (pixels.multiplied + offset_keys_[2 * j + 1]) | 1u};
     }
 
+    int places() const { return int(place_keys_.size()); }
+    BitVec place(const Pixels& pixels, int i) const { return pixels.added + place_keys_[i]; }
+
     struct Pair {
         IntVec even, odd;  // all bits set where key m, and where key m + 1, is kept
     };
-    Pair keep(const Pixels& pixels, const Offset& offset, ptrdiff_t place) const {
-        const BitVec mixed = pixels.added + place_keys_[place];
-        const BitVec bits = (mixed ^ offset.flipped) * offset.factor;
+    Pair keep(const BitVec& place, const Offset& offset) const {
+        const BitVec bits = (place ^ offset.flipped) * offset.factor;
         return {as_signed(bits) >= threshold_, as_signed(bits ^ (bits << 16)) >= threshold_};
     }
 

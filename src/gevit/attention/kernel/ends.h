@@ -44,6 +44,7 @@ class Ends : public Workspace {
             copy(part_of(in_.value, p_, task, p_.keys, p_.value_stride), inner(value_), p_.keys);
         }
         key_norm_ = largest_norm(key_);
+        small_ = true;
     }
 
     // The gradient of what attention gives to this task.
@@ -54,7 +55,7 @@ class Ends : public Workspace {
                 nothing);
         const View<const Real> mixed = part_of(gradients.mixed, p_, task, p_.outputs);
         correlate(out_channels(gradients.out, task, 0), p_.pixels, {mixed.data, mixed.next_channel, p_.channels},
-                  mixed.next_element, p_.outputs, p_.pixels, out_weight_gradient_of_head);
+                  mixed.next_element, p_.outputs, p_.pixels, sums_, out_weight_gradient_of_head);
         return inner(out_gradients_);
     }
 
@@ -74,12 +75,13 @@ class Ends : public Workspace {
             map(weight_transposed_, channels(query_gradients_, m, 3), {part + m * p_.pixels, pitch, p_.in_channels},
                 p_.pixels, nothing);
         const Stack<const Real> projected = channels(query_gradients_, 0, 3);
-        correlate(projected, next, in_channels(task, 0), p_.pixels, p_.keys, p_.pixels, weight_gradient_of_head);
-        correlate(projected, next, {ones_, 0, 1}, 0, p_.keys, p_.pixels, bias_gradient_of_head);
+        correlate(projected, next, in_channels(task, 0), p_.pixels, p_.keys, p_.pixels, sums_, weight_gradient_of_head);
+        correlate(projected, next, {ones_, 0, 1}, 0, p_.keys, p_.pixels, sums_, bias_gradient_of_head);
     }
 
   private:
-    static Vec nothing(int, int, int) { return Vec{}; }
+    // A function object, since a compiler may not see through the address of a function.
+    static constexpr auto nothing = [](int, int, int) { return Vec{}; };
 
     template <class Number>
     void copy(View<Number> from, View<Real> to, int elements) const {

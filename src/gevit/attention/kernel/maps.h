@@ -1,6 +1,8 @@
 // Linear maps of the channels, the same at every pixel, as register tiles: a few results times a few vectors of pixels.
 // What is mapped are planes of pixels so far apart (`pitch`); only pixels that exist are written.
 #pragma once
+#include <algorithm>
+
 #include "tiles.h"
 
 namespace gevit {
@@ -17,8 +19,8 @@ struct Stack {
     }
 };
 
-// Vectors of pixels that are mapped before the next ones are: what all results read is then in the first cache.
-constexpr int STRIP = 6;
+// Vectors of pixels that are dealt with before the next ones are: what all results read is then in the first cache.
+constexpr int STRIP = 768 / VECTOR_BYTES;
 
 // to[r] = start(r, pixel, count) + sum over planes c of weight[r][c] * from[c]; of the last vector, `count` lanes exist
 template <class Start>
@@ -33,7 +35,7 @@ inline void map(const Real* weight, Stack<const Real> from, Stack<Real> to, int 
             Vec x[wide];
             GEVIT_UNROLL for (int o = 0; o < wide; ++o) x[o] = load(at + o * LANES, count);
             GEVIT_UNROLL for (int r = 0; r < tile; ++r) {
-                const Vec w = splat(factor[ptrdiff_t(r) * from.planes]);
+                const Vec w = held(splat(factor[ptrdiff_t(r) * from.planes]));
                 GEVIT_UNROLL for (int o = 0; o < wide; ++o) total[r][o] += w * x[o];
             }
         }
@@ -54,39 +56,39 @@ inline void map(const Real* weight, Stack<const Real> from, Stack<Real> to, int 
 }
 
 // to[r][c] += sum over elements and pixels of left[r] * right[c], the planes of elements so far apart
+// `sums` is scratch memory for as many vectors.
 inline void correlate(Stack<const Real> left, ptrdiff_t next_left, Stack<const Real> right, ptrdiff_t next_right,
-                      int elements, int pixels, Real* to) {
-    in_tiles<ROWS>(left.planes, [&](auto tile_, int row) {
-        constexpr int tile = tile_;
-        in_even_tiles<columns(ACCUMULATORS, tile)>(right.planes, [&](auto wide_, int column) {
-            constexpr int wide = wide_;
-            Vec total[tile][wide] = {};
-            for (int element = 0; element < elements; ++element) {
-                const Real* const a = left.at(row) + element * next_left;
-                const Real* const b = right.at(column) + element * next_right;
-                for (int begin = 0; begin < pixels; begin += SUMMANDS * LANES) {
-                    const int end = begin + SUMMANDS * LANES < pixels ? begin + SUMMANDS * LANES : pixels;
-                    Vec part[tile][wide] = {};
-                    const auto add = [&](int pixel, int count) GEVIT_INLINE {
+                      int elements, int pixels, Vec* sums, Real* to) {
+    std::fill_n(sums, ptrdiff_t(left.planes) * right.planes, Vec{});
+    for (int element = 0; element < elements; ++element, left.data += next_left, right.data += next_right)
+        for (int begin = 0; begin < pixels; begin += STRIP * LANES) {
+            const int end = begin + STRIP * LANES < pixels ? begin + STRIP * LANES : pixels;
+            in_tiles<ROWS>(left.planes, [&](auto tile_, int row) {
+                constexpr int tile = tile_;
+                in_even_tiles<columns(ACCUMULATORS, tile)>(right.planes, [&](auto wide_, int column) {
+                    constexpr int wide = wide_;
+                    const Real *const a = left.at(row), *const b = right.at(column);
+                    Vec total[tile][wide] = {};
+                    const auto add = [&](int pixel, auto count) GEVIT_INLINE {
                         Vec x[wide];
-                        GEVIT_UNROLL for (int c = 0; c < wide; ++c) x[c] = load(b + c * right.pitch + pixel, count);
+                        GEVIT_UNROLL for (int c = 0; c < wide; ++c)
+                            x[c] = held(load(b + c * right.pitch + pixel, count));
                         GEVIT_UNROLL for (int r = 0; r < tile; ++r) {
-                            const Vec y = load(a + r * left.pitch + pixel, count);
-                            GEVIT_UNROLL for (int c = 0; c < wide; ++c) part[r][c] += y * x[c];
+                            const Vec y = held<(wide > 1)>(load(a + r * left.pitch + pixel, count));
+                            GEVIT_UNROLL for (int c = 0; c < wide; ++c) total[r][c] += y * x[c];
                         }
                     };
                     int pixel = begin;
-                    for (; pixel + LANES <= end; pixel += LANES) add(pixel, LANES);
+                    for (; pixel + LANES <= end; pixel += LANES) add(pixel, Tile<LANES>{});
                     if (pixel < end) add(pixel, end - pixel);
+                    Vec* const sum = sums + ptrdiff_t(row) * right.planes + column;
                     GEVIT_UNROLL for (int r = 0; r < tile; ++r)
-                        GEVIT_UNROLL for (int c = 0; c < wide; ++c) total[r][c] += part[r][c];
-                }
-            }
-            GEVIT_UNROLL for (int r = 0; r < tile; ++r)
-                GEVIT_UNROLL for (int c = 0; c < wide; ++c)
-                    to[ptrdiff_t(row + r) * right.planes + column + c] += sum(total[r][c]);
-        });
-    });
+                        GEVIT_UNROLL for (int c = 0; c < wide; ++c)
+                            sum[r * ptrdiff_t(right.planes) + c] += total[r][c];
+                });
+            });
+        }
+    for (ptrdiff_t i = 0; i < ptrdiff_t(left.planes) * right.planes; ++i) to[i] += sum(sums[i]);
 }
 
 }  // namespace gevit

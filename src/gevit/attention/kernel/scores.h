@@ -12,7 +12,7 @@ class Scores : public Ends {
     using Ends::Ends;
 
   protected:
-    static Vec as_is(Vec x, int) { return x; }
+    static constexpr auto as_is = [](auto&, int) {};
 
     // The parts of all scores.
     void score_content() { dot(query_, p_.queries, moved(key_), shifts(), content_, as_is); }
@@ -40,17 +40,31 @@ class Scores : public Ends {
             for (int i = 0; i < count; ++i, at += queries)
                 GEVIT_UNROLL for (int t = 0; t < tile; ++t) largest[t] = larger(at[t], largest[t]);
             at = scores + q;
-            for (int i = 0; i < count; ++i, at += queries)
-                GEVIT_UNROLL for (int t = 0; t < tile; ++t) at[t] = exp(at[t] - largest[t]);
+            for (int i = 0; i < count; ++i, at += queries) {
+                Vec part[tile];
+                GEVIT_UNROLL for (int t = 0; t < tile; ++t) part[t] = at[t] - largest[t];
+                gevit::exponentiate(part);
+                GEVIT_UNROLL for (int t = 0; t < tile; ++t) at[t] = part[t];
+            }
         });
     }
 
     // C, as it is where no score is large; 0 outside the image. False where some are.
     bool exponentiate_small_content() {
         Peak peak;
-        dot(query_, p_.queries, moved(key_), shifts(), content_, [&](Vec score, int j) {
-            peak.see(score);
-            return keep_where(inside_[j], exp_within_range(score));
+        dot(query_, p_.queries, moved(key_), shifts(), content_, [&](auto& scores, int offset) GEVIT_INLINE {
+            constexpr int wide = std::extent_v<std::remove_reference_t<decltype(scores)>>;
+            constexpr int tile = std::extent_v<std::remove_reference_t<decltype(scores[0])>>;
+            in_parts_of_four<wide * tile>([&](auto some_, auto first_) GEVIT_INLINE {
+                constexpr int some = some_, first = first_;
+                Vec part[some];
+                GEVIT_UNROLL for (int i = 0; i < some; ++i)
+                    peak.see(part[i] = scores[(first + i) / tile][(first + i) % tile]);
+                exponentiate_within_range(part);
+                GEVIT_UNROLL for (int i = 0; i < some; ++i)
+                    scores[(first + i) / tile][(first + i) % tile] =
+                        keep_where(inside_[offset + (first + i) / tile], part[i]);
+            });
         });
         return peak.within(SMALL);
     }

@@ -37,7 +37,19 @@ typedef uint32_t BitVec __attribute__((vector_size(LANES * 4)));  // in any prec
 #define GEVIT_UNROLL _Pragma("GCC unroll 10")
 #define GEVIT_INLINE __attribute__((always_inline))
 
-inline Vec splat(Real value) { return Vec{} + value; }
+// By subtraction: adding zero changes -0, so a compiler would really add.
+inline Vec splat(Real value) { return value - Vec{}; }
+
+// What has several uses is held in a register: a compiler would read it from memory again for each of them.
+template <bool Hold = true>
+inline Vec held(Vec value) {
+#if defined(__SSE__)
+    if constexpr (Hold) asm("" : "+v"(value));
+#elif defined(__aarch64__)
+    if constexpr (Hold) asm("" : "+w"(value));
+#endif
+    return value;
+}
 
 inline Vec load(const Real* from) {
     Vec result;
@@ -87,55 +99,76 @@ inline IntVec as_signed(BitVec bits) {
     return __builtin_convertvector((Signed)bits, IntVec);
 }
 
-// highest f^n + ... + last
-template <class... Rest>
-inline Vec polynomial(Vec f, Real highest, Rest... rest) {
-    Vec result = splat(highest);
-    ((result = result * f + Real(rest)), ...);
-    return result;
+// f = highest f^n + ... + last, for several vectors together: one would have to wait for each of its products.
+template <int Count, class... Rest>
+GEVIT_INLINE inline void polynomial(Vec (&f)[Count], Real highest, Rest... rest) {
+    Vec result[Count];
+    GEVIT_UNROLL for (int i = 0; i < Count; ++i) result[i] = splat(highest);
+    const auto next = [&](Real coefficient) GEVIT_INLINE {
+        GEVIT_UNROLL for (int i = 0; i < Count; ++i) result[i] = result[i] * f[i] + coefficient;
+    };
+    (next(Real(rest)), ...);
+    GEVIT_UNROLL for (int i = 0; i < Count; ++i) f[i] = result[i];
 }
 
 constexpr Real SMALLEST_EXPONENT = std::numeric_limits<Real>::min_exponent * .6931471805599453;  // e to it is normal
 
-// 2^f for |f| <= 1/2
-inline Vec exp2_of_fraction(Vec f) {
+// f = 2^f for |f| <= 1/2
+template <int Count>
+GEVIT_INLINE inline void exponentiate_fractions(Vec (&f)[Count]) {
     if constexpr (DOUBLE)
-        return polynomial(f, 4.445257140458853e-10, 7.074112203581162e-9, 1.0178125486258942e-7, 1.321543338897091e-6,
-                          1.5252733684247801e-5, 1.5403530460764842e-4, 1.3333558146558133e-3, 9.618129107591496e-3,
-                          5.5504108664821084e-2, .24022650695910136, .6931471805599453, 1.);
+        polynomial(f, 4.445257140458853e-10, 7.074112203581162e-9, 1.0178125486258942e-7, 1.321543338897091e-6,
+                   1.5252733684247801e-5, 1.5403530460764842e-4, 1.3333558146558133e-3, 9.618129107591496e-3,
+                   5.5504108664821084e-2, .24022650695910136, .6931471805599453, 1.);
     else
-        return polynomial(f, 1.3276472e-3f, 9.675541e-3f, 5.550713e-2f, .2402212f, .69314694f, 1.f);
+        polynomial(f, 1.3276472e-3f, 9.675541e-3f, 5.550713e-2f, .2402212f, .69314694f, 1.f);
 }
 
-// e^x for SMALLEST_EXPONENT <= x < -SMALLEST_EXPONENT, to 2e-7 or, in double, 2e-16; for other x any number.
-inline Vec exp_within_range(Vec x) {
+// x = e^x for SMALLEST_EXPONENT <= x < -SMALLEST_EXPONENT, to 2e-7 or, in double, 2e-16; for other x any number.
+template <int Count>
+GEVIT_INLINE inline void exponentiate_within_range(Vec (&x)[Count]) {
     constexpr Real LOG2_E = 1.4426950408889634;
+    Vec f[Count];
 #if defined(__AVX512DQ__)
-    x *= LOG2_E;
-    if constexpr (DOUBLE) {
-        const __m512d f = _mm512_reduce_pd((__m512d)x, _MM_FROUND_TO_NEAREST_INT), whole = (__m512d)x - f;
-        return (Vec)_mm512_maskz_scalef_pd(0xff, (__m512d)exp2_of_fraction((Vec)f), whole);
-    } else {
-        const __m512 f = _mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT), whole = (__m512)x - f;
-        return (Vec)_mm512_maskz_scalef_ps(0xffff, (__m512)exp2_of_fraction((Vec)f), whole);
+    Vec whole[Count];
+    GEVIT_UNROLL for (int i = 0; i < Count; ++i) {
+        x[i] *= LOG2_E;
+        if constexpr (DOUBLE) f[i] = (Vec)_mm512_reduce_pd((__m512d)x[i], _MM_FROUND_TO_NEAREST_INT);
+        else f[i] = (Vec)_mm512_reduce_ps((__m512)x[i], _MM_FROUND_TO_NEAREST_INT);
+        whole[i] = x[i] - f[i];
+    }
+    exponentiate_fractions(f);
+    GEVIT_UNROLL for (int i = 0; i < Count; ++i) {
+        if constexpr (DOUBLE) x[i] = (Vec)_mm512_maskz_scalef_pd(0xff, (__m512d)f[i], (__m512d)whole[i]);
+        else x[i] = (Vec)_mm512_maskz_scalef_ps(0xffff, (__m512)f[i], (__m512)whole[i]);
     }
 #else
     typedef std::numeric_limits<Real> Limits;
     typedef std::make_unsigned_t<Int> Bits __attribute__((vector_size(VECTOR_BYTES)));  // unsigned, since it may wrap
     constexpr int MANTISSA = Limits::digits - 1;
     const Vec rounder = splat(int64_t(3) << (MANTISSA - 1));  // adding it leaves the nearest integer in the low bits
-    const Vec shifted = x * LOG2_E + rounder, f = x * LOG2_E - (shifted - rounder);  // a fused product is not rounded
-    return (Vec)((Bits)exp2_of_fraction(f) + ((Bits)shifted << MANTISSA));
+    Vec shifted[Count];
+    GEVIT_UNROLL for (int i = 0; i < Count; ++i) shifted[i] = x[i] * LOG2_E + rounder;
+    GEVIT_UNROLL for (int i = 0; i < Count; ++i) f[i] = x[i] * LOG2_E - (shifted[i] - rounder);  // fused: not rounded
+    exponentiate_fractions(f);
+    GEVIT_UNROLL for (int i = 0; i < Count; ++i) x[i] = (Vec)((Bits)f[i] + ((Bits)shifted[i] << MANTISSA));
 #endif
 }
 
 // The same for any x <= 0. What should be below the smallest normal number may be that number: no sum of weights near 1
 // can see it. NaN stays NaN.
-inline Vec exp(Vec x) {
+template <int Count>
+GEVIT_INLINE inline void exponentiate(Vec (&x)[Count]) {
 #if !defined(__AVX512DQ__)
-    x = larger(splat(SMALLEST_EXPONENT), x);
+    GEVIT_UNROLL for (int i = 0; i < Count; ++i) x[i] = larger(splat(SMALLEST_EXPONENT), x[i]);
 #endif
-    return exp_within_range(x);
+    exponentiate_within_range(x);
+}
+
+inline Vec exp(Vec x) {
+    Vec one[] = {x};
+    exponentiate(one);
+    return one[0];
 }
 
 // The largest magnitude among numbers, of which NaN is larger than infinity.

@@ -15,6 +15,8 @@ constexpr int ACCUMULATORS = REGISTERS == 32 ? 24 : 12;
 // The same where each sum is in memory and one of its factors stays: that leaves room for the other.
 constexpr int FACTORS = REGISTERS == 32 ? 24 : 10;
 constexpr int ROWS = 4;  // the most rows in a tile
+// Tiles of pairs (h, m), with several sums for each.
+constexpr int OUTPUTS = REGISTERS == 32 ? 4 : 2, KEYS = REGISTERS == 32 ? 4 : 2;
 
 // Sums are taken in pieces: adding many terms one by one to one total loses digits in proportion to their number.
 constexpr int SUMMANDS = 128;
@@ -54,6 +56,15 @@ GEVIT_INLINE inline void in_even_tiles(int count, Body&& body) {
     }
 }
 
+// Covers [0, Count) by parts: body(Tile<4 or the rest>, Tile<begin>).
+template <int Count, int Begin = 0, class Body>
+GEVIT_INLINE inline void in_parts_of_four(Body&& body) {
+    if constexpr (Begin < Count) {
+        body(Tile<(Count - Begin < 4 ? Count - Begin : 4)>{}, Tile<Begin>{});
+        in_parts_of_four<Count, Begin + 4>(body);
+    }
+}
+
 struct Planes {
     Real* data;
     ptrdiff_t pitch, next_key;  // from one channel to the next, from one key to the next
@@ -67,7 +78,8 @@ struct Shifts {
     int count;
 };
 
-// result[key][offset][row] = finish(sum over channels of left[channel][row] * plane[key][channel][pixel + offset])
+// result[key][offset][row] = sum over channels of left[channel][row] * plane[key][channel][pixel + offset]
+// finish(tile, offset) may change a tile [offset][row] of results while it is in registers.
 template <class Finish>
 inline void dot(const Vec* left, int rows, const Planes& planes, Shifts shifts, Vec* result, Finish&& finish) {
     in_tiles<ROWS>(rows, [&](auto tile_, int row) {
@@ -81,15 +93,16 @@ inline void dot(const Vec* left, int rows, const Planes& planes, Shifts shifts, 
                 ptrdiff_t step = 0;
                 for (int channel = 0; channel < planes.channels; ++channel, step += planes.pitch) {
                     Vec neighbor[wide];
-                    GEVIT_UNROLL for (int o = 0; o < wide; ++o) neighbor[o] = load(at[o] + step);
+                    GEVIT_UNROLL for (int o = 0; o < wide; ++o) neighbor[o] = held<(tile > 1)>(load(at[o] + step));
                     GEVIT_UNROLL for (int r = 0; r < tile; ++r) {
-                        const Vec factor = left[channel * rows + row + r];
+                        const Vec factor = held<(wide > 1)>(left[channel * rows + row + r]);
                         GEVIT_UNROLL for (int o = 0; o < wide; ++o) total[o][r] += factor * neighbor[o];
                     }
                 }
+                finish(total, offset);
                 Vec* to = result + (ptrdiff_t(key) * shifts.count + offset) * rows + row;
                 GEVIT_UNROLL for (int o = 0; o < wide; ++o)
-                    GEVIT_UNROLL for (int r = 0; r < tile; ++r) to[o * rows + r] = finish(total[o][r], offset + o);
+                    GEVIT_UNROLL for (int r = 0; r < tile; ++r) to[o * rows + r] = total[o][r];
             });
     });
 }
@@ -122,9 +135,12 @@ inline void mix(const Vec* weight, int rows, const Planes& planes, Shifts shifts
                     for (int offset = begin; offset < end; ++offset, factor += rows) {
                         const Real* at = plane + shifts.distance[offset];
                         Vec neighbor[wide];
-                        GEVIT_UNROLL for (int c = 0; c < wide; ++c) neighbor[c] = load(at + c * planes.pitch);
-                        GEVIT_UNROLL for (int r = 0; r < tile; ++r)
-                            GEVIT_UNROLL for (int c = 0; c < wide; ++c) total[c][r] += factor[r] * neighbor[c];
+                        GEVIT_UNROLL for (int c = 0; c < wide; ++c)
+                            neighbor[c] = held<(tile > 1)>(load(at + c * planes.pitch));
+                        GEVIT_UNROLL for (int r = 0; r < tile; ++r) {
+                            const Vec w = held<(wide > 1)>(factor[r]);
+                            GEVIT_UNROLL for (int c = 0; c < wide; ++c) total[c][r] += w * neighbor[c];
+                        }
                     }
                 }
             }
@@ -152,9 +168,9 @@ inline void scatter(const Vec* weight, const Vec* left, int rows, const Planes& 
                     Vec w[tile];
                     GEVIT_UNROLL for (int r = 0; r < tile; ++r) w[r] = factor[r];
                     GEVIT_UNROLL for (int c = 0; c < wide; ++c) {
-                        Vec total = load(at + c * pitch);
-                        GEVIT_UNROLL for (int r = 0; r < tile; ++r) total += w[r] * source[c][r];
-                        store(at + c * pitch, total);
+                        Vec total = w[0] * source[c][0];  // memory comes last: its next visit waits for this one
+                        GEVIT_UNROLL for (int r = 1; r < tile; ++r) total += w[r] * source[c][r];
+                        store(at + c * pitch, held<(tile > 1)>(total) + load(at + c * pitch));
                     }
                     at += next_key;
                     factor += ptrdiff_t(shifts.count) * rows;

@@ -19,9 +19,6 @@ namespace gevit {
 constexpr Real LARGE = 1024;                              // a score beyond it is not taken apart into factors
 constexpr Real SMALLEST_TOTAL = DOUBLE ? 1e-200 : 1e-20;  // a normaliser below it has lost digits to underflow
 
-// Tiles of pairs (h, m), with several sums for each.
-constexpr int OUTPUTS = REGISTERS == 32 ? 4 : 2, KEYS = REGISTERS == 32 ? 4 : 2;
-
 // The steps of the algorithm on one block of pixels.
 template <int Order>
 class Worker : public Direct {
@@ -112,8 +109,9 @@ class Worker : public Direct {
         else in_tiles<Largest>(s_.outputs(), body);
     }
 
-    // Where the pair of h and its q-th query begins in total and share.
-    ptrdiff_t pair_at(int q, int h) const { return (ptrdiff_t(q) * s_.outputs() + h) * s_.keys(); }
+    // Where the pair of h and its q-th query is in total and share, and from there key m.
+    ptrdiff_t pair_at(int q, int h) const { return (ptrdiff_t(q) * s_.outputs() + h) * KEYS; }
+    ptrdiff_t key_at(int m) const { return m / KEYS * s_.pairs() * KEYS + m % KEYS; }
 
     // body(Tile, q, h) for tiles of the outputs that meet a query element.
     template <int Largest, class Body>
@@ -124,7 +122,8 @@ class Worker : public Direct {
 
     // C, S and R; total[h~,h,m] = sum_j S C; share A = R / Z. False if the factors cannot be trusted.
     bool factorise() {
-        if (!exponentiate_small_content()) {
+        small_ = small_ && exponentiate_small_content();
+        if (!small_) {  // of this task, the blocks that follow are likely to be so too
             if (scores_may_exceed(LARGE)) return false;
             exponentiate_content();
         }
@@ -142,11 +141,11 @@ class Worker : public Direct {
                 const Vec *const element = element_ + s_.first_query(h) + q, *const total = total_ + pair_at(q, h);
                 Vec* const share = share_ + pair_at(q, h);
                 Vec z = {};
-                for (int m = 0; m < keys; ++m) z += element[element_at(h, q, m)] * total[m];
+                for (int m = 0; m < keys; ++m) z += element[element_at(h, q, m)] * total[key_at(m)];
                 const IntVec trusted = z > splat(SMALLEST_TOTAL);
                 lost |= ~trusted & present_;
                 const Vec inverse = keep_where(trusted, p_.dropout.scale() / z);
-                for (int m = 0; m < keys; ++m) share[m] = element[element_at(h, q, m)] * inverse;
+                for (int m = 0; m < keys; ++m) share[key_at(m)] = element[element_at(h, q, m)] * inverse;
             }
         return !any(lost);
     }
@@ -166,7 +165,7 @@ class Worker : public Direct {
             }
             GEVIT_UNROLL for (int a = 0; a < Tall; ++a)
                 GEVIT_UNROLL for (int b = 0; b < Wide; ++b) {
-                    Vec& to = total_[pair_at(q, h + a) + m + b];
+                    Vec& to = total_[pair_at(q, h + a) + key_at(m + b)];
                     to = begin ? to + total[a][b] : total[a][b];
                 }
         }
@@ -183,12 +182,11 @@ class Worker : public Direct {
 
     template <bool Dropped, int Tall, int Wide>
     void weigh_tile(int h, int m, int j) {
-        const ptrdiff_t queries = s_.queries(), next_key = offsets_ * queries, keys = s_.keys();
-        const ptrdiff_t first = s_.first_query(h), next_query = s_.outputs() * keys;
-        const Vec *content = content_ + m * next_key + j * queries + first, *share = share_ + h * keys + m;
+        const ptrdiff_t queries = s_.queries(), next_key = offsets_ * queries;
+        const ptrdiff_t first = s_.first_query(h), next_query = pair_at(1, 0);
+        const Vec *content = content_ + m * next_key + j * queries + first, *share = share_ + pair_at(0, h) + key_at(m);
         const Vec* space[Tall];
         GEVIT_UNROLL for (int a = 0; a < Tall; ++a) space[a] = space_ + space_at_[(h + a) * offsets_ + j] + first;
-        const Dropout::Pixels pixels = pixels_;
         const Dropout::Offset noise = noise_[j];
         Vec total[Tall][Wide] = {};
         for (int q = 0; q < s_.met(); ++q, share += next_query) {
@@ -198,9 +196,9 @@ class Worker : public Direct {
                 const Vec s = space[a][q];
                 Dropout::Pair kept{};
                 GEVIT_UNROLL for (int b = 0; b < Wide; ++b) {
-                    Vec as = share[a * keys + b] * s;
+                    Vec as = share[a * KEYS + b] * s;
                     if constexpr (Dropped) {
-                        if (b % 2 == 0) kept = p_.dropout.keep(pixels, noise, s_.dropout_place(q, h + a, m + b));
+                        if (b % 2 == 0) kept = p_.dropout.keep(place_[s_.dropout_place(q, h + a, m + b)], noise);
                         as = keep_where(b % 2 ? kept.odd : kept.even, as);
                     }
                     total[a][b] += as * c[b];
@@ -215,14 +213,14 @@ class Worker : public Direct {
     // ---- backward ----
 
     // With x = p dW where kept and D[h,h~] = sum of x, the gradient of a score is x - p D. Each of its three sums falls
-    // into two parts: that of x takes one pass over all (h,h~,m,j), which makes W as well and leaves factors common to
-    // a sum for later; that of p D is made of small matrix products.
+    // into two parts: that of x takes one pass over all (h,h~,m,j), which makes W as well; that of p D is made of small
+    // matrix products.
     template <bool Dropped>
     void differentiate() {
         const int keys = s_.keys(), met = s_.met();
         zero(space_gradient_, ptrdiff_t(p_.space_rows) * s_.queries());
         zero(element_gradient_, ptrdiff_t(p_.element_rows) * s_.queries());
-        zero(share_gradient_, s_.pairs() * keys);
+        zero(share_gradient_, s_.pairs() * padded_to(KEYS, keys));
         in_tiles<KEYS>(keys, [&](auto wide, int m) {
             differentiate_values(m, wide);
             sum_kept<Dropped, wide>(m);
@@ -231,39 +229,35 @@ class Worker : public Direct {
         const Real unscale = 1 / p_.dropout.scale();
         for (int q = 0; q < met; ++q)
             for (int h = 0; h < s_.outputs(); ++h) {
-                Vec *const share = share_ + pair_at(q, h), *const gradient = share_gradient_ + pair_at(q, h), d = {};
-                const Vec* const total = total_ + pair_at(q, h);
-                for (int m = 0; m < keys; ++m) {
-                    gradient[m] *= share[m];
-                    d += gradient[m];
-                }
+                const Vec *const gradient = share_gradient_ + pair_at(q, h), *const total = total_ + pair_at(q, h);
+                Vec *const share = share_ + pair_at(q, h), d = {};
+                for (int m = 0; m < keys; ++m) d += gradient[key_at(m)];
                 Vec* const element = element_gradient_ + s_.first_query(h) + q;
                 for (int m = 0; m < keys; ++m) {
-                    share[m] *= unscale * d;
-                    element[element_at(h, q, m)] += gradient[m] - share[m] * total[m];
+                    const ptrdiff_t at = key_at(m);
+                    share[at] *= unscale * d;
+                    element[element_at(h, q, m)] += gradient[at] - share[at] * total[at];
                 }
             }
-        for (int query = 0; query < s_.queries(); ++query)  // from here on share holds A D
-            outputs_meeting<OUTPUTS>(query, [&](auto tall, int q, int h) { subtract_from_space<tall>(query, q, h); });
-        in_tiles<KEYS>(keys, [&](auto wide, int m) {
-            for (int query = 0; query < s_.queries(); ++query) subtract_from_content<wide>(query, m);
+        in_tiles<4>(keys, [&](auto wide, int m) {  // from here on share holds A D
+            for (int query = 0; query < s_.queries(); ++query) subtract<wide>(query, m);
         });
         scatter_content(0, keys);
-        for (ptrdiff_t i = 0; i < ptrdiff_t(p_.space_rows) * s_.queries(); ++i) space_gradient_[i] *= space_[i];
     }
 
     template <bool Dropped, int Wide>
     void sum_kept(int m) {
         zero(of_key(content_gradient_, m, s_.queries()), ptrdiff_t(Wide) * offsets_ * s_.queries());
+        // Tiles of half the size: a sum of W has its gradient beside it in a register.
         for (int j = 0; j < offsets_; ++j)
-            outputs_in_tiles<2>([&](auto tall, int h) { sum_kept_tile<Dropped, tall, Wide>(h, m, j); });
+            outputs_in_tiles<OUTPUTS / 2>([&](auto tall, int h) { sum_kept_tile<Dropped, tall, Wide>(h, m, j); });
     }
 
     template <bool Dropped, int Tall, int Wide>
     void sum_kept_tile(int h, int m, int j) {
-        const ptrdiff_t queries = s_.queries(), met = s_.met(), first = s_.first_query(h), keys = s_.keys();
+        const ptrdiff_t queries = s_.queries(), met = s_.met(), first = s_.first_query(h);
         const ptrdiff_t at = (ptrdiff_t(m) * offsets_ + j) * queries + first, next_key = offsets_ * queries;
-        const ptrdiff_t next_query = s_.outputs() * keys;
+        const ptrdiff_t next_query = pair_at(1, 0), pairs_at = pair_at(0, h) + key_at(m);
         ptrdiff_t space_at[Tall];
         Vec total[Tall][Wide] = {}, g[Tall][Wide];
         Vec* const weight = weight_ + (ptrdiff_t(m) * offsets_ + j) * s_.outputs() + h;
@@ -273,10 +267,9 @@ class Worker : public Direct {
             space_at[a] = space_at_[(h + a) * offsets_ + j] + first;
             GEVIT_UNROLL for (int b = 0; b < Wide; ++b) g[a][b] = weight_gradient[b * next_weight + a];
         }
-        const Vec *const space = space_, *const content = content_ + at, *share = share_ + pair_at(0, h) + m;
+        const Vec *const space = space_, *const content = content_ + at, *share = share_ + pairs_at;
         Vec *const space_gradient = space_gradient_, *const content_gradient = content_gradient_ + at;
-        Vec* share_gradient = share_gradient_ + pair_at(0, h) + m;
-        const Dropout::Pixels pixels = pixels_;
+        Vec* share_gradient = share_gradient_ + pairs_at;
         const Dropout::Offset noise = noise_[j];
         for (ptrdiff_t q = 0; q < met; ++q, share += next_query, share_gradient += next_query) {
             Vec content_sum[Wide];
@@ -288,14 +281,14 @@ class Worker : public Direct {
                 GEVIT_UNROLL for (int b = 0; b < Wide; ++b) {
                     Vec c = content[b * next_key + q];
                     if constexpr (Dropped) {
-                        if (b % 2 == 0) kept = p_.dropout.keep(pixels, noise, s_.dropout_place(q, h + a, m + b));
+                        if (b % 2 == 0) kept = p_.dropout.keep(place_[s_.dropout_place(q, h + a, m + b)], noise);
                         c = keep_where(b % 2 ? kept.odd : kept.even, c);
                     }
-                    const Vec share_here = share[a * keys + b], cg = c * g[a][b], as = share_here * s;
-                    total[a][b] += as * c;
-                    content_sum[b] += as * cg;
-                    space_sum += share_here * cg;
-                    share_gradient[a * keys + b] += s * cg;
+                    const Vec p = share[a * KEYS + b] * s * c, x = held(p * g[a][b]);  // the sums share the product
+                    total[a][b] += p;
+                    content_sum[b] += x;
+                    space_sum += x;
+                    share_gradient[a * KEYS + b] += x;
                 }
                 space_gradient[space_at[a] + q] = space_sum;
             }
@@ -305,48 +298,32 @@ class Worker : public Direct {
             GEVIT_UNROLL for (int b = 0; b < Wide; ++b) weight[b * next_weight + a] = total[a][b];
     }
 
-    // content gradient [m,j,h~] -= C sum_h A D S
+    // content gradient [m,j,h~] -= C sum_h A D S for some keys; what these keys give to space gradient [u,h~], of all
+    // the (h,j) that meet u, is S sum_m A D C
     template <int Wide>
-    void subtract_from_content(int query, int m) {
-        const ptrdiff_t queries = s_.queries(), keys = s_.keys(), next_key = offsets_ * queries;
-        const int outputs = s_.own() ? 1 : s_.outputs(), *const space_at = space_at_ + (s_.own() ? query * offsets_ : 0);
-        const Vec* const share = share_ + (s_.own() ? pair_at(0, query) : pair_at(query, 0)) + m;
-        const Vec* const space = space_ + query;
-        in_even_tiles<columns(ACCUMULATORS, Wide)>(offsets_, [&](auto some_, int j) {
-            constexpr int some = some_;
-            Vec total[some][Wide] = {};
-            for (int h = 0; h < outputs; ++h)
-                GEVIT_UNROLL for (int o = 0; o < some; ++o) {
-                    const Vec s = space[space_at[h * offsets_ + j + o]];
-                    GEVIT_UNROLL for (int b = 0; b < Wide; ++b) total[o][b] += share[h * keys + b] * s;
+    void subtract(int query, int m) {
+        const ptrdiff_t queries = s_.queries(), next_key = offsets_ * queries;
+        const int outputs = s_.own() ? 1 : s_.outputs(), offsets = offsets_;
+        const int* const space_at = space_at_ + (s_.own() ? query * offsets : 0);
+        const Vec* const shares = share_ + (s_.own() ? pair_at(0, query) : pair_at(query, 0)) + key_at(m);
+        const Vec *const space = space_ + query, *const content = content_ + m * next_key + query;
+        Vec *const space_gradient = space_gradient_ + query, *const gradient = content_gradient_ + (content - content_);
+        for (int j = 0; j < offsets; ++j) {
+            Vec c[Wide], total[Wide] = {};
+            GEVIT_UNROLL for (int b = 0; b < Wide; ++b) c[b] = held(content[b * next_key + j * queries]);
+            for (int h = 0; h < outputs; ++h) {
+                const ptrdiff_t at = space_at[h * offsets + j];
+                const Vec s = space[at];
+                Vec sum = {};
+                GEVIT_UNROLL for (int b = 0; b < Wide; ++b) {
+                    const Vec share = held(shares[h * KEYS + key_at(b)]);
+                    total[b] += share * s;
+                    sum += share * c[b];
                 }
-            const ptrdiff_t at = m * next_key + j * queries + query;
-            GEVIT_UNROLL for (int b = 0; b < Wide; ++b)
-                GEVIT_UNROLL for (int o = 0; o < some; ++o) {
-                    const ptrdiff_t i = at + b * next_key + o * queries;
-                    content_gradient_[i] -= content_[i] * total[o][b];
-                }
-        });
-    }
-
-    // space gradient [u,h~] -= sum over the (h,j) that meet u of sum_m A D C; its factor S is still to come
-    template <int Tall>
-    void subtract_from_space(int query, int q, int h) {
-        const ptrdiff_t queries = s_.queries(), keys = s_.keys(), next_key = offsets_ * queries;
-        const Vec* const share = share_ + pair_at(q, h);
-        in_even_tiles<columns(ACCUMULATORS, Tall)>(offsets_, [&](auto some_, int j) {
-            constexpr int some = some_;
-            const Vec* content = content_ + j * queries + query;
-            Vec total[some][Tall] = {};
-            for (int m = 0; m < keys; ++m, content += next_key)
-                GEVIT_UNROLL for (int o = 0; o < some; ++o) {
-                    const Vec c = content[o * queries];
-                    GEVIT_UNROLL for (int a = 0; a < Tall; ++a) total[o][a] += share[a * keys + m] * c;
-                }
-            GEVIT_UNROLL for (int a = 0; a < Tall; ++a)
-                GEVIT_UNROLL for (int o = 0; o < some; ++o)
-                    space_gradient_[space_at_[(h + a) * offsets_ + j + o] + query] -= total[o][a];
-        });
+                space_gradient[at] -= s * sum;
+            }
+            GEVIT_UNROLL for (int b = 0; b < Wide; ++b) gradient[b * next_key + j * queries] -= c[b] * total[b];
+        }
     }
 
     const Sizes<Order> s_;

@@ -32,7 +32,7 @@ struct View {
 };
 
 // Layouts, innermost last:
-//   content (C) [m][j][h~]    space (S) [u][h~]    element (R) [e][h~]    total, share (A) [h~][h][m]
+//   content (C) [m][j][h~]    space (S) [u][h~]    element (R) [e][h~]    total, share (A) [m / KEYS][h~][h][m % KEYS]
 //   weight (W) [m][j][h]
 class Workspace {
   public:
@@ -62,7 +62,7 @@ class Workspace {
     template <class Place>
     void lay_out(Place&& place) {
         const size_t offsets = p_.most_offsets;
-        const size_t pairs = p_.pairs() * p_.keys, spaces = size_t(p_.space_rows) * p_.queries;
+        const size_t pairs = p_.pairs() * padded_to(KEYS, p_.keys), spaces = size_t(p_.space_rows) * p_.queries;
         const size_t elements = size_t(p_.element_rows) * p_.queries, queries = size_t(p_.channels) * p_.queries;
         const size_t contents = p_.keys * offsets * p_.queries, weights = p_.keys * offsets * p_.outputs;
         const auto array = [&](auto*& pointer, size_t count) {
@@ -92,8 +92,9 @@ class Workspace {
         array(weight_transposed_, transposed * p_.in_channels);
         array(out_weight_transposed_, transposed / 3 * p_.out_channels);
         array(ones_, transposed ? p_.pixels : 0);
+        array(sums_, transposed * std::max({p_.in_channels, p_.out_channels, 1}));
         array(offset_, offsets), array(distance_, offsets), array(space_at_, offsets * p_.outputs);
-        array(inside_, offsets), array(noise_, offsets);
+        array(inside_, offsets), array(noise_, offsets), array(place_, p_.drops ? p_.dropout.places() : 0);
         array(query_, queries), array(out_, size_t(p_.channels) * p_.outputs);
         array(content_, contents), array(space_, spaces), array(element_, elements);
         array(total_, pairs), array(share_, pairs), array(weight_, weights), array(joint_, p_.keys * offsets);
@@ -196,8 +197,9 @@ class Workspace {
             for (int a = 0; a < rows; ++a) inside[a] = inside_[a] & column_inside;
         }
         if constexpr (Dropped) {
-            pixels_ = p_.dropout.pixels(uint32_t(p_.first_task + task), uint32_t(block.first));
-            for (int j = 0; j < offsets_; ++j) noise_[j] = p_.dropout.offset(pixels_, offset_[j]);
+            const Dropout::Pixels pixels = p_.dropout.pixels(uint32_t(p_.first_task + task), uint32_t(block.first));
+            for (int j = 0; j < offsets_; ++j) noise_[j] = p_.dropout.offset(pixels, offset_[j]);
+            for (int i = 0; i < p_.dropout.places(); ++i) place_[i] = p_.dropout.place(pixels, i);
         }
         read(query_of_task_, p_.queries, p_.scale, query_);
     }
@@ -234,15 +236,17 @@ class Workspace {
     View<const Real> query_of_task_{};
     // The part of the layer's maps that belongs to a head, [query, key, value][channel][in] and the like.
     Real *weight_of_head_, *weight_transposed_, *bias_of_head_, *out_weight_transposed_, *ones_;
+    Vec* sums_;  // for the gradients of the maps
     Real key_norm_, table_norm_;  // squared lengths of the longest key of the task and of the longest learned vector
     Block block_{};
     int offsets_;         // of the block
+    bool small_;          // no content score of the task's blocks so far is large
     IntVec present_;      // lanes that hold a pixel
-    Dropout::Pixels pixels_;
     // Of offset j in the block's list: its number in the neighbourhood, how far away its pixel is; [h][j]: where S is.
     int *offset_, *distance_, *space_at_;
     IntVec* inside_;             // of offset j: lanes whose neighbour is in the image
-    Dropout::Offset* noise_;
+    Dropout::Offset* noise_;     // of offset j, and of places: what dropout is made of
+    BitVec* place_;
     Vec *query_, *out_, *content_, *space_, *element_, *total_, *share_, *weight_, *joint_;
     Vec *query_gradient_, *weight_gradient_, *content_gradient_, *space_gradient_, *element_gradient_, *share_gradient_;
 };
