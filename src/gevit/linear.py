@@ -68,11 +68,6 @@ class _Gate(torch.autograd.Function):
         return tangent.masked_fill(closed, 0)
 
 
-def _can_be_read(x: Tensor) -> bool:
-    """Whether looking at values costs nothing: on the CPU, and outside of the transforms of torch.func."""
-    return x.device.type == "cpu" and not torch._C._functorch.is_functorch_wrapped_tensor(x)
-
-
 class Norm(nn.GroupNorm):
     """One norm over channels, group and space: what the paper calls layer normalisation, with the authors' eps.
 
@@ -93,8 +88,6 @@ class Norm(nn.GroupNorm):
             constant = maps.amax(1) - maps.amin(1) <= math.sqrt(self.eps)
             closed = constant.view(-1, *[1] * (x.ndim - 1))
             # A compiler takes no functions with forward-mode derivatives, and makes no copy of its own.
-            if torch.compiler.is_compiling():
-                x = torch.where(closed, x.detach(), x)
-            elif not _can_be_read(x) or constant.any():
-                x = _Gate.apply(x, closed)  # type: ignore[no-untyped-call]
+            compiling = torch.compiler.is_compiling()
+            x = torch.where(closed, x.detach(), x) if compiling else _Gate.apply(x, closed)  # type: ignore[no-untyped-call]
         return super().forward(x)
