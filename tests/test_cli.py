@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -180,3 +181,13 @@ def test_what_a_file_is_called_does_not_reach_the_terminal_raw(capsys: pytest.Ca
     with mock.patch("gevit.cli.data.run", side_effect=ValueError("no \x1b[31m[red]file\udcff")):
         assert main(["data", "list"]) == 2
     assert "no \\x1b[31m[red]file\\udcff" in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    """As in `gevit pretrained --json | head -1`; here it is gone before the first line."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "gevit", "pretrained", "--json"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")

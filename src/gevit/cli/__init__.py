@@ -39,7 +39,10 @@ BUG = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `gevit` with these arguments; returns the exit code: 2 for an error, 1 for a bug, 130 for Ctrl-C."""
+    """Run `gevit` with these arguments; returns the exit code.
+
+    It is 2 for an error, 1 for a bug, 130 for Ctrl-C, 141 for output that nobody reads any more.
+    """
     words = sys.argv[1:] if argv is None else list(argv)
     debug = "--debug" in words  # anywhere: before the command or after it
     args = parse([word for word in words if word != "--debug"])
@@ -47,7 +50,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         _parser().print_help()
         return 2
     try:
-        return int(args.run(args))
+        code = int(args.run(args))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # who reads our output has seen enough, as in `gevit data list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python writes when it ends
+        return 141
     except (Exception, KeyboardInterrupt) as error:
         message, code, is_bug = _verdict(error)
         if os.environ.get("LOCAL_RANK", "0") == "0":  # of several processes that train together, the first one speaks
