@@ -100,7 +100,6 @@ def cells(budget: str) -> Study:
                 MIRRORED: _run("d4_sa", 1),
                 PLAIN: _run("z2_sa", 9),
                 AUGMENTED: _run("z2_sa", 9, rotate=True, flip=True),
-                **_cnn(budget, 1),
             },
             {"macro-F1": macro_f1_on_test, "accuracy": accuracy_on_test, "accuracy in an orbit": accuracy_in_orbit},
         ),
