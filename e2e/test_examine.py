@@ -102,14 +102,18 @@ def test_files_that_are_no_model_or_no_archive(examine: Page, checkpoint: tuple[
     shutil.copy(pickled, broken)
     text.write_text("hello")
     for files, words in (
-        ([pickled], "a pickle can run any program"),
-        ([broken, info], "a pickle can run any program"),
+        ([pickled], "model.pt looks pickled"),
+        ([broken, info], "these weights are pickled"),
         ([weights], "There is no .json among those chosen"),
     ):
         examine.set_input_files("#checkpoint", files)
         expect(examine.locator("#problem")).to_contain_text(words)
     drop(examine, pickled)
-    expect(examine.locator("#problem")).to_contain_text("a pickle can run any program")
+    expect(examine.locator("#problem")).to_contain_text("model.pt looks pickled")
+    examine.set_input_files("#checkpoint", [broken, info])
+    examine.set_input_files("#checkpoint", [weights])  # known to be wrong before the server has answered
+    expect(examine.locator("html")).to_have_attribute("data-waiting", "0")
+    expect(examine.locator("#problem")).to_contain_text("There is no .json among those chosen")
     examine.set_input_files("#archive", text)
     expect(examine.locator("#set option:checked")).to_have_text("uploaded: images.zip")
     examine.click("#start")

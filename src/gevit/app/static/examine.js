@@ -13,6 +13,7 @@ const MODEL_FILE = /\.(safetensors|json|pt|pth|ckpt|pkl|pickle|bin)$/i;
 const ARCHIVE = /\.(zip|tar|gz|tgz|bz2|xz)$/i;
 const uploads = []; // of images: {data, title}
 let running = null;
+let queue = Promise.resolve(); // loading and uploading
 
 function fillSubjects(current) {
   const entries = chosen.scenes.flatMap((scene) => scene.models.map(({ role, name }, k) =>
@@ -31,25 +32,25 @@ function fillSets(current) {
   $("start").disabled = !$("set").value;
 }
 
-async function busy(text, work) {
-  $("progress-text").textContent = text;
-  try {
-    await work();
-    say("");
-  } catch (error) {
-    say(error.message);
-  } finally {
-    $("progress-text").textContent = "";
-  }
+// One after the other: what is said last is about what was asked for last.
+function busy(text, work) {
+  say("");
+  queue = queue.then(async () => {
+    $("progress-text").textContent = text;
+    try {
+      await work();
+    } catch (error) {
+      say(error.message);
+    } finally {
+      $("progress-text").textContent = "";
+    }
+  });
+  return queue;
 }
 
-async function loadCheckpoint(files) {
-  const of = (ending) => files.find(({ name }) => name.toLowerCase().endsWith(ending));
-  const [weights, info] = [of(".safetensors"), of(".json")];
-  const pickled = files.find(({ name }) => PICKLED.test(name));
-  if (pickled) return say(`${pickled.name} looks pickled, and a pickle can run any program: it is not opened. Choose model.safetensors and model.json.`);
-  if (!weights || !info) return say(`A model is two files, NAME.safetensors and NAME.json: choose both at once. There is no .${weights ? "json" : "safetensors"} among those chosen.`);
-  await busy("Loading the model…", async () => {
+function loadCheckpoint(files) {
+  return busy("Loading the model…", async () => {
+    const { weights, info } = modelFiles(files);
     const scene = await ask(`models?${query({ info: info.size })}`, { method: "POST", body: new Blob([info, weights]) });
     if (!chosen.scenes.some(({ name }) => name === scene.name)) chosen.scenes.unshift(scene);
     fillSubjects(`${scene.name} 0`);
@@ -57,8 +58,17 @@ async function loadCheckpoint(files) {
   });
 }
 
-async function upload(body, title) {
-  await busy(`Uploading ${title}…`, async () => {
+function modelFiles(files) {
+  const of = (ending) => files.find(({ name }) => name.toLowerCase().endsWith(ending));
+  const [weights, info] = [of(".safetensors"), of(".json")];
+  const pickled = files.find(({ name }) => PICKLED.test(name));
+  if (pickled) throw new Error(`${pickled.name} looks pickled, and a pickle can run any program: it is not opened. Choose model.safetensors and model.json.`);
+  if (!weights || !info) throw new Error(`A model is two files, NAME.safetensors and NAME.json: choose both at once. There is no .${weights ? "json" : "safetensors"} among those chosen.`);
+  return { weights, info };
+}
+
+function upload(body, title) {
+  return busy(`Uploading ${title}…`, async () => {
     const { data } = await ask("data", { method: "POST", body });
     uploads.push({ data, title });
     fillSets(data);
