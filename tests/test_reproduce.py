@@ -576,13 +576,18 @@ def test_measures_over_angles(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="locks are POSIX ones")
-def test_two_processes_do_not_share_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("sketched")
+def test_two_processes_share_a_study_and_not_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = STUDIES["table2"]("smoke")
+    first, *others = (f"{cell.key}_seed0.json" for cell in study.runs)
     config = config_of(study, "smoke", study.runs[0])
     folder = tmp_path / "runs" / runner._run_name(config, runner._open(config, None))
     with held_elsewhere(folder):
-        assert reproduce(tmp_path, "table2", "--budget", "smoke") == 2
-    assert f"another process is at work in {folder}" in capsys.readouterr().err
+        assert reproduce(tmp_path, "table2", "--budget", "smoke") == 0
+        assert f"another process is at work in {folder}" in capsys.readouterr().err
+        assert set(facts_of(tmp_path / "results" / "table2" / "smoke")) == set(others)
+    assert reproduce(tmp_path, "table2", "--budget", "smoke") == 0
+    assert set(facts_of(tmp_path / "results" / "table2" / "smoke")) == {first, *others}
 
 
 def test_other_settings_are_another_run() -> None:

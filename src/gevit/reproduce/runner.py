@@ -1,4 +1,4 @@
-"""Runs what a study still lacks; whatever was done before is neither repeated nor lost."""
+"""Runs what a study still lacks; whatever was done before, or is being done elsewhere, is neither repeated nor lost."""
 
 from __future__ import annotations
 
@@ -51,6 +51,8 @@ class Workplace:
 def run_study(study: Study, budget: str, seeds: int, place: Workplace, say: Callable[[str], None]) -> None:
     """Run every cell with every seed, the first seed of all cells first, unless its result is there.
 
+    Several processes share a study, one a core or a machine: each leaves out what another is running.
+
     Raises:
         ValueError: results that are there are not what they should be, or on other data; nothing was run.
         KeyboardInterrupt: after a Ctrl-C; the same call goes on from there.
@@ -71,17 +73,27 @@ def run_study(study: Study, budget: str, seeds: int, place: Workplace, say: Call
         _check(_open(config_of(study, budget, missing[0][0]), place.data_root), there, folder)
     done = len(wanted) - len(missing)
     say(f"{study.name}, budget {budget}: {len(wanted)} runs, {done} of them done already")
-    began = time.monotonic()
+    began, ran, elsewhere = time.monotonic(), 0, 0
     for number, (cell, seed) in enumerate(missing):
-        pace = (time.monotonic() - began) / number if number else None
+        path = result_path(folder, cell, seed)
+        if path.exists():  # another process made it meanwhile
+            continue
+        pace = (time.monotonic() - began) / ran if ran else None
         rest = f", about {duration(pace * (len(missing) - number))} to go at this pace" if pace else ""
         say(f"run {done + number + 1} of {len(wanted)}: {cell.key}, seed {seed}{rest}")
         try:
-            write_result(result_path(folder, cell, seed), run_cell(study, budget, cell, seed, place))
+            write_result(path, run_cell(study, budget, cell, seed, place))
+        except BlockingIOError as error:
+            say(f"left out: {error}")
+            elsewhere += 1
         except KeyboardInterrupt as error:
             raise KeyboardInterrupt(
-                f"stopped with {done + number} of {len(wanted)} runs done; nothing is lost, the same command goes on"
+                f"stopped with {done + ran} of {len(wanted)} runs done; nothing is lost, the same command goes on"
             ) from error
+        else:
+            ran += 1
+    if elsewhere:
+        say(f"{elsewhere} runs are left to other processes; when they have ended, the same command completes the table")
 
 
 def _check(data: DataSet, there: list[Result], folder: Path) -> None:

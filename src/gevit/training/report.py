@@ -92,7 +92,7 @@ class RunRecord:
     by_angle_images: int
 
     @property
-    def best(self) -> dict[str, float]:
+    def best(self) -> Row:
         """The row of the epoch whose weights were kept."""
         return next(row for row in self.history if row["epoch"] == self.best_epoch)
 
