@@ -8,7 +8,7 @@ import gevit
 from gevit.equivariance import assert_equivariant, measure
 from gevit.groups import Cyclic, Dihedral, Group
 from gevit.layers import Block, Crop, InvariantPooling, MaxPool
-from gevit.linear import Norm, Pointwise
+from gevit.linear import Dropout, Norm, Pointwise
 
 GROUPS: list[Group] = [Cyclic(1), Cyclic(3), Cyclic(4), Cyclic(8), Dihedral(1), Dihedral(2), Dihedral(4)]
 SIZES = [(8, 8), (7, 7), (6, 9)]
@@ -190,3 +190,30 @@ class TestBadInput:
     def test_crop(self) -> None:
         with pytest.raises(ValueError, match="a 4x9 map is too small to crop 2 on each side"):
             Crop(2)(torch.zeros(1, 1, 4, 4, 9))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_dropout_keeps_the_mean_and_its_own_gradient(rate: float, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layer, x = Dropout(rate), torch.ones(3, 7, 4, 31, 29, dtype=dtype, requires_grad=True)
+    y = layer(x)
+    (grad,) = torch.autograd.grad(y.sum(), x)
+    kept = y != 0
+    share = (1 - rate) * rate / kept.numel()
+    assert abs(kept.double().mean() - (1 - rate)) < 5 * share**0.5
+    assert torch.equal(grad, y.detach())
+    assert set(y.unique().tolist()) == {0.0, torch.tensor(1 / (1 - round(rate * 2**16) / 2**16), dtype=dtype).item()}
+    bits = kept.flatten()[: kept.numel() // 4 * 4].view(-1, 4).double()  # numbers of the same 64 bits
+    assert (torch.corrcoef(bits.T) - torch.eye(4)).abs().max() < 5 / len(bits) ** 0.5
+    torch.manual_seed(0)
+    assert torch.equal(layer(x), y)
+    assert not torch.equal(layer(x), y)
+    assert layer.eval()(x) is x
+
+
+def test_dropout_under_vmap() -> None:
+    x = torch.ones(3, 5, 200)
+    same, other = (torch.vmap(Dropout(0.5), randomness=kind)(x) for kind in ("same", "different"))
+    assert torch.equal(same[0], same[1])
+    assert not torch.equal(other[0], other[1])

@@ -26,7 +26,7 @@ from gevit._checks import (
 from gevit.attention import BACKENDS, Projections, attend_projected, attention_of_pixel
 from gevit.encoding import ENCODINGS, PositionalEncoding
 from gevit.groups import Group
-from gevit.linear import Norm, Pointwise, halving_window
+from gevit.linear import Dropout, Norm, Pointwise, halving_window
 
 INITIALISATIONS = ("paper", "convolution")
 POOLINGS = ("max_mean", "sum_max")
@@ -287,7 +287,7 @@ class Block(nn.Module):
             Norm(width),
             Crop(crop),  # here, not last: what follows works on each pixel alone
             nn.SiLU(),
-            nn.Dropout(check_rate("dropout", dropout)),
+            Dropout(check_rate("dropout", dropout)),
         )
         same = attention.in_channels == width
         self.shortcut = nn.Sequential(nn.Identity() if same else Pointwise(attention.in_channels, width), Crop(crop))
@@ -339,8 +339,8 @@ class PreNormBlock(nn.Module):
         super().__init__()
         width, hidden = attention.out_channels, 2 * attention.out_channels
         first, last = Pointwise(width, hidden), Pointwise(hidden, width)
-        self.attention = nn.Sequential(nn.BatchNorm3d(width), attention, nn.Dropout(check_rate("dropout", dropout)))
-        self.mlp = nn.Sequential(nn.BatchNorm3d(width), first, nn.SiLU(), last, nn.Dropout(dropout))
+        self.attention = nn.Sequential(nn.BatchNorm3d(width), attention, Dropout(check_rate("dropout", dropout)))
+        self.mlp = nn.Sequential(nn.BatchNorm3d(width), first, nn.SiLU(), last, Dropout(dropout))
         self.path = StochasticDepth()
         queries = attention.positions.element_index.shape[1]
         with torch.no_grad():

@@ -43,6 +43,24 @@ def halving_window(planes: Float[Tensor, "*planes height width"]) -> Float[Tenso
     return torch.outer(rows, columns)
 
 
+class Dropout(nn.Dropout):
+    """Dropout that on a CPU takes a sixth of the time: PyTorch draws number by number, this takes four of 64 bits.
+
+    There the rate is rounded to a multiple of 2^-16.
+    """
+
+    def forward(self, input: Float[Tensor, " *shape"]) -> Float[Tensor, " *shape"]:
+        """In training, zero numbers at the rate p and scale the others up."""
+        if not (self.training and self.p):
+            return input
+        if input.device.type != "cpu" or torch.compiler.is_compiling():
+            return super().forward(input)
+        dropped = min(round(self.p * 2**16), 2**16 - 1)
+        bits = torch.randint(-(2**63), 2**63 - 1, (-(-input.numel() // 4),)).view(torch.int16)
+        kept = bits[: input.numel()].view(input.shape) >= dropped - 2**15
+        return input * (kept.to(input.dtype) * (2**16 / (2**16 - dropped)))
+
+
 class _Gate(torch.autograd.Function):
     """The identity, whose gradient is zero where `closed`; values are not copied."""
 
@@ -87,7 +105,19 @@ class Norm(nn.GroupNorm):
             maps = x.detach().flatten(1)
             constant = maps.amax(1) - maps.amin(1) <= math.sqrt(self.eps)
             closed = constant.view(-1, *[1] * (x.ndim - 1))
-            # A compiler takes no functions with forward-mode derivatives, and makes no copy of its own.
-            compiling = torch.compiler.is_compiling()
-            x = torch.where(closed, x.detach(), x) if compiling else _Gate.apply(x, closed)  # type: ignore[no-untyped-call]
+            if torch.compiler.is_compiling():
+                # A compiler takes no functions with forward-mode derivatives, and makes no copy of its own.
+                x = torch.where(closed, x.detach(), x)
+            elif _any(constant):
+                x = _Gate.apply(x, closed)  # type: ignore[no-untyped-call]
         return super().forward(x)
+
+
+def _any(flags: Tensor) -> bool:
+    """Whether one is set, as far as can be told at once: a device would have to be waited for, and vmap hides them."""
+    if flags.device.type != "cpu":
+        return True
+    try:
+        return bool(flags.any())
+    except RuntimeError:
+        return True

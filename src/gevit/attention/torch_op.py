@@ -256,12 +256,15 @@ class _Attend(_Differentiable):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         kept = output[1]
         ctx.mark_non_differentiable(kept)
+        ctx.set_materialize_grads(False)  # zeros of the size of all heads, which nobody would read
         ctx.save_for_backward(kept, *inputs[:TENSORS])
         ctx.options = inputs[TENSORS:-1]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
         kept, *tensors = ctx.saved_tensors
+        if grad is None:
+            return (None,) * (TENSORS + 6)
         grads = _AttendBackward.apply(grad, kept, *tensors, *ctx.options)  # type: ignore[no-untyped-call]
         return (*[None if x is None else g for x, g in zip(tensors, grads, strict=False)], *[None] * 9)
 

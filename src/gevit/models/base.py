@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from gevit._checks import check_image, check_num_classes
 from gevit.groups import Group
 from gevit.layers import InvariantPooling
-from gevit.linear import Pointwise
+from gevit.linear import Dropout, Pointwise
 from gevit.models.info import ModelInfo
 from gevit.models.presets import Preset
 
@@ -54,7 +54,7 @@ class EquivariantModel(nn.Module):
         super().__init__()
         self.group = group
         self.preset = preset
-        self.input_dropout = nn.Dropout(preset.input_dropout)
+        self.input_dropout = Dropout(preset.input_dropout)
         self.lifting = lifting
         self.body = nn.ModuleDict()
         self.pooling = InvariantPooling(pooling)

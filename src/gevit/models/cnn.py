@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from gevit.group_conv import FilterBank, GroupConv, random_filters
 from gevit.groups import Cyclic, Group
 from gevit.layers import MaxPool
+from gevit.linear import Dropout
 from gevit.models.base import EquivariantModel
 from gevit.models.presets import Preset
 
@@ -48,7 +49,7 @@ class GroupCNN(EquivariantModel):
 
     def __init__(self, group: Group, preset: Preset, width: int, convolution: type[GroupConv] = GroupConv) -> None:
         def layer(convolution: GroupConv, dropout: float = _DROPOUT) -> nn.Sequential:
-            return nn.Sequential(convolution, nn.BatchNorm3d(width), nn.ReLU(), nn.Dropout(dropout))
+            return nn.Sequential(convolution, nn.BatchNorm3d(width), nn.ReLU(), Dropout(dropout))
 
         lifting = layer(convolution(group, preset.in_channels, width, lifting=True))
         super().__init__(group, preset, nn.Sequential(Border(_SIDE), *lifting))

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gevit.groups import Cyclic
-from gevit.linear import Linear, Norm
+from gevit.linear import Dropout, Linear, Norm
 from gevit.models.base import EquivariantModel
 from gevit.models.presets import Preset
 
@@ -72,10 +72,10 @@ class EncoderBlock(nn.Module):
     def __init__(self, width: int, heads: int, attention_dropout: float, dropout: float) -> None:
         super().__init__()
         self.attention = nn.Sequential(
-            nn.LayerNorm(width), SelfAttention(width, heads, attention_dropout), nn.Dropout(dropout)
+            nn.LayerNorm(width), SelfAttention(width, heads, attention_dropout), Dropout(dropout)
         )
         self.mlp = nn.Sequential(
-            nn.LayerNorm(width), Linear(width, 2 * width), nn.GELU(), Linear(2 * width, width), nn.Dropout(dropout)
+            nn.LayerNorm(width), Linear(width, 2 * width), nn.GELU(), Linear(2 * width, width), Dropout(dropout)
         )
 
     def forward(self, x: Tokens) -> Tokens:

@@ -20,7 +20,7 @@ from gevit.layers import (
     Restriction,
     StochasticDepth,
 )
-from gevit.linear import Norm, Pointwise
+from gevit.linear import Dropout, Norm, Pointwise
 from gevit.models.base import EquivariantModel
 from gevit.models.presets import Preset, Stage
 
@@ -96,7 +96,7 @@ class GroupTransformer(EquivariantModel):
             if number < stages or preset.pool_last:
                 self.body[f"stage{number}_pool"] = Downsample() if preset.stem else MaxPool()
                 if preset.pool_dropout:
-                    self.body[f"stage{number}_dropout"] = nn.Dropout(preset.pool_dropout)
+                    self.body[f"stage{number}_dropout"] = Dropout(preset.pool_dropout)
         if preset.stem:
             self.body["norm"] = nn.BatchNorm3d(width)
         self._end_body(width)

@@ -13,7 +13,7 @@ class Direct : public Scores {
     template <bool Dropped, bool Backward>
     void direct() {
         score_content();
-        score_positions();
+        score_positions(as_is);
         const int keys = p_.keys, queries = p_.queries, met = p_.pair_queries;
         const auto place = [sizes = Sizes<0>{p_}](int q, int h, int m) { return sizes.dropout_place(q, h, m); };
         zero(weight_, ptrdiff_t(keys) * offsets_ * p_.outputs);

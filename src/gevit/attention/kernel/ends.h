@@ -44,7 +44,7 @@ class Ends : public Workspace {
             copy(part_of(in_.value, p_, task, p_.keys, p_.value_stride), inner(value_), p_.keys);
         }
         key_norm_ = largest_norm(key_);
-        small_ = true;
+        small_ = small_positions_ = true;
     }
 
     // The gradient of what attention gives to this task.

@@ -5,7 +5,7 @@
 namespace gevit {
 
 constexpr Real LOWEST = -std::numeric_limits<Real>::infinity();
-constexpr Real SMALL = 16;  // a score within it can be exponentiated as it is
+constexpr Real SMALL = 14;  // parts of a score within it can be exponentiated as they are, and multiplied
 
 class Scores : public Ends {
   public:
@@ -17,10 +17,11 @@ class Scores : public Ends {
     // The parts of all scores.
     void score_content() { dot(query_, p_.queries, moved(key_), shifts(), content_, as_is); }
 
-    void score_positions() {
-        dot(query_, p_.queries, in_.space, p_.space_rows, p_.space_channels, space_);
+    template <class Finish>
+    void score_positions(Finish&& finish) {
+        dot(query_, p_.queries, in_.space, p_.space_rows, p_.space_channels, space_, finish);
         dot(query_ + p_.space_channels * p_.queries, p_.queries, in_.element, p_.element_rows, p_.element_channels,
-            element_);
+            element_, finish);
     }
 
     int element_at(int h, int query, int m) const {  // query counts from first_query(h)
@@ -53,20 +54,25 @@ class Scores : public Ends {
     bool exponentiate_small_content() {
         Peak peak;
         dot(query_, p_.queries, moved(key_), shifts(), content_, [&](auto& scores, int offset) GEVIT_INLINE {
-            constexpr int wide = std::extent_v<std::remove_reference_t<decltype(scores)>>;
-            constexpr int tile = std::extent_v<std::remove_reference_t<decltype(scores[0])>>;
-            in_parts_of_four<wide * tile>([&](auto some_, auto first_) GEVIT_INLINE {
-                constexpr int some = some_, first = first_;
-                Vec part[some];
-                GEVIT_UNROLL for (int i = 0; i < some; ++i)
-                    peak.see(part[i] = scores[(first + i) / tile][(first + i) % tile]);
-                exponentiate_within_range(part);
-                GEVIT_UNROLL for (int i = 0; i < some; ++i)
-                    scores[(first + i) / tile][(first + i) % tile] =
-                        keep_where(inside_[offset + (first + i) / tile], part[i]);
-            });
+            exponentiate_tile(scores, peak, [&](int i, Vec c) GEVIT_INLINE { return keep_where(inside_[offset + i], c); });
         });
         return peak.within(SMALL);
+    }
+
+    // S and R, in the same way.
+    bool exponentiate_small_positions() {
+        Peak peak;
+        score_positions([&](auto& scores, int) GEVIT_INLINE {
+            exponentiate_tile(scores, peak, [](int, Vec s) GEVIT_INLINE { return s; });
+        });
+        return peak.within(SMALL);
+    }
+
+    // S and R less the largest scores.
+    void exponentiate_positions() {
+        score_positions(as_is);
+        exponentiate(space_, p_.space_rows);
+        exponentiate(element_, p_.element_rows);
     }
 
     // C less the largest score.
@@ -81,6 +87,20 @@ class Scores : public Ends {
         outside(splat(LOWEST));
         exponentiate(content_, p_.keys * offsets_);
         outside(Vec{});
+    }
+
+  private:
+    // tile[i][row] -> kept(i, e^score)
+    template <int Tall, int Wide, class Kept>
+    GEVIT_INLINE static void exponentiate_tile(Vec (&tile)[Tall][Wide], Peak& peak, Kept&& kept) {
+        in_parts_of_four<Tall * Wide>([&](auto some_, auto first_) GEVIT_INLINE {
+            constexpr int some = some_, first = first_;
+            Vec part[some];
+            GEVIT_UNROLL for (int i = 0; i < some; ++i) peak.see(part[i] = tile[(first + i) / Wide][(first + i) % Wide]);
+            exponentiate_within_range(part);
+            GEVIT_UNROLL for (int i = 0; i < some; ++i)
+                tile[(first + i) / Wide][(first + i) % Wide] = kept((first + i) / Wide, part[i]);
+        });
     }
 };
 

@@ -181,8 +181,9 @@ inline void scatter(const Vec* weight, const Vec* left, int rows, const Planes& 
 }
 
 // The same three for the learned vectors, tables [index][channel] of plain numbers, and weight [index][row].
-// result[index][row] = sum over channels of left[channel][row] * table[index][channel]
-inline void dot(const Vec* left, int rows, const Real* table, int indices, int channels, Vec* result) {
+// result[index][row] = sum over channels of left[channel][row] * table[index][channel]; finish(tile, index) as above
+template <class Finish>
+inline void dot(const Vec* left, int rows, const Real* table, int indices, int channels, Vec* result, Finish&& finish) {
     in_tiles<ROWS>(rows, [&](auto tile_, int row) {
         constexpr int tile = tile_;
         in_even_tiles<columns(ACCUMULATORS, tile)>(indices, [&](auto tall_, int index) {
@@ -193,6 +194,7 @@ inline void dot(const Vec* left, int rows, const Real* table, int indices, int c
                     const Real factor = table[ptrdiff_t(index + i) * channels + channel];
                     GEVIT_UNROLL for (int r = 0; r < tile; ++r) total[i][r] += factor * left[channel * rows + row + r];
                 }
+            finish(total, index);
             GEVIT_UNROLL for (int i = 0; i < tall; ++i)
                 GEVIT_UNROLL for (int r = 0; r < tile; ++r) result[ptrdiff_t(index + i) * rows + row + r] = total[i][r];
         });

@@ -127,9 +127,8 @@ class Worker : public Direct {
             if (scores_may_exceed(LARGE)) return false;
             exponentiate_content();
         }
-        score_positions();
-        exponentiate(space_, p_.space_rows);
-        exponentiate(element_, p_.element_rows);
+        small_positions_ = small_positions_ && exponentiate_small_positions();
+        if (!small_positions_) exponentiate_positions();
         for (int query = 0; query < s_.queries(); ++query)
             in_tiles<4>(s_.keys(), [&](auto wide, int m) {
                 outputs_meeting<OUTPUTS>(query, [&](auto tall, int q, int h) { sum_tile<tall, wide>(query, q, h, m); });
@@ -284,7 +283,7 @@ class Worker : public Direct {
                         if (b % 2 == 0) kept = p_.dropout.keep(place_[s_.dropout_place(q, h + a, m + b)], noise);
                         c = keep_where(b % 2 ? kept.odd : kept.even, c);
                     }
-                    const Vec p = share[a * KEYS + b] * s * c, x = held(p * g[a][b]);  // the sums share the product
+                    const Vec p = share[a * KEYS + b] * s * c, x = p * g[a][b];
                     total[a][b] += p;
                     content_sum[b] += x;
                     space_sum += x;

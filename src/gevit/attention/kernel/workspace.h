@@ -240,7 +240,7 @@ class Workspace {
     Real key_norm_, table_norm_;  // squared lengths of the longest key of the task and of the longest learned vector
     Block block_{};
     int offsets_;         // of the block
-    bool small_;          // no content score of the task's blocks so far is large
+    bool small_, small_positions_;  // no content score, no other part of one, of the task's blocks so far is large
     IntVec present_;      // lanes that hold a pixel
     // Of offset j in the block's list: its number in the neighbourhood, how far away its pixel is; [h][j]: where S is.
     int *offset_, *distance_, *space_at_;
