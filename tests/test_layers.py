@@ -210,6 +210,7 @@ def test_dropout_keeps_the_mean_and_its_own_gradient(rate: float, dtype: torch.d
     assert torch.equal(layer(x), y)
     assert not torch.equal(layer(x), y)
     assert layer.eval()(x) is x
+    assert not Dropout(1.0)(x).any()
 
 
 def test_dropout_under_vmap() -> None:

@@ -53,9 +53,9 @@ class Dropout(nn.Dropout):
         """In training, zero numbers at the rate p and scale the others up."""
         if not (self.training and self.p):
             return input
-        if input.device.type != "cpu" or torch.compiler.is_compiling():
+        dropped = round(self.p * 2**16)
+        if dropped == 2**16 or input.device.type != "cpu" or torch.compiler.is_compiling():
             return super().forward(input)
-        dropped = min(round(self.p * 2**16), 2**16 - 1)
         bits = torch.randint(-(2**63), 2**63 - 1, (-(-input.numel() // 4),)).view(torch.int16)
         kept = bits[: input.numel()].view(input.shape) >= dropped - 2**15
         return input * (kept.to(input.dtype) * (2**16 / (2**16 - dropped)))
