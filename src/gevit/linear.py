@@ -56,8 +56,8 @@ class Dropout(nn.Dropout):
         dropped = round(self.p * 2**16)
         if dropped == 2**16 or input.device.type != "cpu" or torch.compiler.is_compiling():
             return super().forward(input)
-        bits = torch.randint(-(2**63), 2**63 - 1, (-(-input.numel() // 4),)).view(torch.int16)
-        kept = bits[: input.numel()].view(input.shape) >= dropped - 2**15
+        words = torch.randint(-(2**63), 2**63 - 1, (-(-input.numel() // 4),), device=input.device)
+        kept = words.view(torch.int16)[: input.numel()].view(input.shape) >= dropped - 2**15
         return input * (kept.to(input.dtype) * (2**16 / (2**16 - dropped)))
 
 
