@@ -276,8 +276,9 @@ class Summary:
         return f"{duration(seconds)} of training in all, on {machines}; gevit {versions}, commit {commits}."
 
 
-def _listed(words: Iterable[str]) -> str:
-    return ", ".join(dict.fromkeys(words))
+def _listed(facts: Iterable[str]) -> str:
+    """Each once; the fact of a run that several processes made is a list already."""
+    return ", ".join(dict.fromkeys(word for fact in facts for word in fact.split(", ")))
 
 
 def _counts(counts: Sequence[int]) -> str:
