@@ -42,7 +42,8 @@ class Machine:
 
     def seconds(self, run: Run) -> float:
         """That the whole run takes, with what comes after its last step."""
-        return run.budget.spent() + self.image * images_to_test(run.data, order=1) + 0.5 * REPORT_SECONDS
+        images = images_to_test(run.data, order=1)[0] + run.budget.rotated(run.state.progress)
+        return run.budget.spent() + self.image * images + 0.5 * REPORT_SECONDS
 
 
 @pytest.fixture
@@ -146,6 +147,20 @@ def test_no_validation_takes_the_time_of_the_last_steps(tmp_path: Path, data: Da
     assert len(run.state.progress.history) >= 2
     assert course(run)[-1] < 0.1
     assert machine.seconds(run) <= 1700.0
+
+
+def test_where_time_is_short_fewer_images_are_rotated_and_more_steps_made(
+    tmp_path: Path, data: DataSet, machine: Machine
+) -> None:
+    """With all of them, there would be no time for a second step."""
+    machine.step, machine.image = 2.0, 1.0
+    as_they_are, rotated = images_to_test(data, order=1)
+    max_time = REPORT_SECONDS + SET_UP + len(data.valid) * 5 + as_they_are + rotated
+    run = machine.run(tmp_path, data, max_time=max_time)
+    run.fit(Interrupt())
+    assert 0 < run.budget.rotated(run.state.progress) <= 0.1 * max_time < rotated
+    assert run.state.progress.step > 5
+    assert machine.seconds(run) <= max_time
 
 
 def test_time_that_is_too_short_is_said_and_still_gives_a_model(

@@ -25,10 +25,10 @@ from gevit.training.setup import make_model
 ANGLES, IMAGES_BY_ANGLE, IMAGES_FOR_EQUIVARIANCE = 12, 100, 4
 
 
-def images_to_test(data: DataSet, order: int) -> int:
-    """How many images `finish` gives to a model of a group of this order."""
+def images_to_test(data: DataSet, order: int) -> tuple[int, int]:
+    """How many images `finish` gives to a model of a group of this order: as they are, and at most as many rotated."""
     shown = 2 * IMAGES_FOR_EQUIVARIANCE * (order + 4)  # logits and maps of each as it is, transformed, and translated
-    return len(data.test) + ANGLES * min(IMAGES_BY_ANGLE, len(data.test)) + shown
+    return len(data.test) + shown, ANGLES * min(IMAGES_BY_ANGLE, len(data.test))
 
 
 def finish(
@@ -40,6 +40,7 @@ def finish(
     device: torch.device,
     display: Display,
     batch_size: int,
+    rotated: int,
 ) -> dict[str, Any]:
     """Test the best weights, write `model.safetensors` with what is known of it, and the report; returns its facts.
 
@@ -52,6 +53,7 @@ def finish(
         device: where to test.
         display: told how far it is.
         batch_size: images at a time.
+        rotated: how many rotated images there is time for, of all angles together.
     """
     best = state.progress.best
     assert best is not None, "a run has at least one epoch"
@@ -61,7 +63,7 @@ def finish(
     display.say(f"testing the weights of epoch {epoch_number(best['epoch'])}, the best on validation")
     with display.bar("testing", len(data.test)) as progress:
         test = evaluate(model, data.test, data.normalize, batch_size, progress)
-    some = choose(data.test.labels, IMAGES_BY_ANGLE)
+    some = choose(data.test.labels, max(1, rotated // ANGLES))
     angles = [360 * k / ANGLES for k in range(ANGLES)]
     with display.bar("testing rotated images", ANGLES * len(some)) as progress:
         by_angle = accuracy_by_angle(

@@ -100,8 +100,9 @@ def train(config: TrainConfig, resume: bool = False, command: str = "", began: f
                 run.fit(interrupt)
             if not fabric.is_global_zero:
                 return {}
+            rotated = run.budget.rotated(run.state.progress)
             return finish.finish(
-                config, run.info, data, label, run.state, fabric.device, run.display, run.evaluation_batch
+                config, run.info, data, label, run.state, fabric.device, run.display, run.evaluation_batch, rotated
             )
         except OSError as error:
             if "disk is full" in str(error) or error.errno == errno.ENOSPC:
@@ -139,12 +140,8 @@ class Run:
         # What fits into memory with gradients fits without.
         at_once = config.batch_size // (fabric.world_size * config.accumulate)
         self.evaluation_batch = config.eval_batch_size or at_once
-        self.budget = Budget(
-            config.max_time,
-            began,
-            valid_images=math.ceil(len(data.valid) / fabric.world_size),
-            test_images=finish.images_to_test(data, model.group.order),
-        )
+        valid_images = math.ceil(len(data.valid) / fabric.world_size)
+        self.budget = Budget(config.max_time, began, valid_images, *finish.images_to_test(data, model.group.order))
         self.display = Display(config, visible=fabric.is_global_zero)
         if fresh:
             self.display.say(f"not in {config.start_from}, so re-initialised: {', '.join(fresh)}")

@@ -20,6 +20,8 @@ USED_SHARE = 0.95
 REPORT_SECONDS = 6.0
 # A validation that would take more than this share of the time that is left is put off to the end.
 VALIDATION_SHARE = 0.5
+# Rotated images are tested in this share of the time at most: they are for a curve, and a few do for its shape.
+ROTATED_SHARE = 0.1
 
 
 class Interrupt:
@@ -76,23 +78,32 @@ class Budget:
         seconds: for everything; None for no limit.
         began: when this process's part of it began, by `time.monotonic()`.
         valid_images: of a validation, on this process.
-        test_images: of the final test, with the rotated ones.
+        test_images: of the final test.
+        rotated_images: of it that are rotated, besides, at most.
     """
 
-    def __init__(self, seconds: float | None, began: float, valid_images: int, test_images: int) -> None:
+    def __init__(
+        self, seconds: float | None, began: float, valid_images: int, test_images: int, rotated_images: int
+    ) -> None:
         self.seconds = math.inf if seconds is None else seconds
         self.spent_before = 0.0  # by processes before this one
         self.last_step = 0.0  # seconds of it
         self._began = began
-        self.valid_images, self._test_images = valid_images, test_images
+        self.valid_images, self._test_images, self._rotated_images = valid_images, test_images, rotated_images
 
     def spent(self) -> float:
         """Seconds of it that are over."""
         return self.spent_before + time.monotonic() - self._began
 
+    def rotated(self, progress: Progress) -> int:
+        """How many rotated images are tested: fewer where time is short."""
+        most = ROTATED_SHARE * self.seconds / progress.evaluation_seconds if progress.evaluation_seconds else math.inf
+        return int(min(self._rotated_images, most))
+
     def after(self, progress: Progress) -> float:
         """Seconds that what comes after the last step will take."""
-        return REPORT_SECONDS + (self.valid_images + self._test_images) * progress.evaluation_seconds
+        images = self.valid_images + self._test_images + self.rotated(progress)
+        return REPORT_SECONDS + images * progress.evaluation_seconds
 
     def moment(self, progress: Progress) -> Moment:
         """Where the run is, before its next step."""
