@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--budget",
         choices=BUDGETS,
         default="cpu",
-        help="smoke: a minute, shows that it runs; cpu: hours on two cores; paper: the paper's settings, for GPUs",
+        help="smoke: seconds, shows that it runs; cpu: hours on two cores; paper: the paper's settings, for GPUs",
     )
     parser.add_argument(
         "--seeds", type=int, default=argparse.SUPPRESS, metavar="N", help="repeat every run with seeds 0 to N-1"

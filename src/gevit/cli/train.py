@@ -15,6 +15,9 @@ from gevit.rendering.words import FIGURES, epoch_number, figure
 from gevit.training.config import SETTINGS, TrainConfig, kind_of, merged, read_yaml
 from gevit.training.run_folder import CONFIG, resumed_config
 
+# What settings look like that are no plain numbers.
+METAVARS = {"max_time": "TIME", "neighborhood": "N|global"}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """A flag for each setting of `TrainConfig`; those not given stay out of the namespace."""
@@ -43,7 +46,7 @@ def _add_flag(group: Any, name: str) -> None:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, help=help, **common)
     else:
         # Values are checked by TrainConfig, the same for flags and files.
-        metavar = "|".join(choices) or wanted.__name__.upper()
+        metavar = METAVARS.get(name) or "|".join(choices) or wanted.__name__.upper()
         default = "" if entry.default is None else f" (default: {entry.default})"
         group.add_argument(flag, metavar=metavar, help=help + default, **common)
 

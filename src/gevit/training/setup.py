@@ -195,7 +195,7 @@ def take_weights(model: EquivariantModel, source: str, preset: str) -> list[str]
     Args:
         model: takes the weights.
         source: a folder or file that `gevit.load` reads, or the name of a model whose weights come with the package,
-            `r4_sa`, with the data that they were trained on, `r4_sa:eurosat`, where there are several.
+            `r4_sa`, with the data that they were trained on, `d4_sa:eurosat`, where there are several.
         preset: the architecture of the pretrained model.
     """
     name, _, data = source.partition(":")
@@ -204,7 +204,7 @@ def take_weights(model: EquivariantModel, source: str, preset: str) -> list[str]
     if info.preset != preset:
         raise ValueError(
             f"{source} has the architecture {info.preset!r}, trained on images of {info.image_size}x{info.image_size}, "
-            f"and this run has {preset!r}; give --image-size {info.image_size}, or --preset {info.preset}"
+            f"and this run has {preset!r}; give --preset {info.preset} --image-size {info.image_size}"
         )
     same_group = str(trained.group) == str(model.group)
     state = model.state_dict()
@@ -235,9 +235,4 @@ def _pretrained(name: str, preset: str, pretrained: bool | str) -> Path:
     try:
         return pretrained_path(name, preset, pretrained)
     except ValueError as error:
-        size = PRESETS[preset].image_size
-        sizes = ", ".join(f"{other.image_size} for {name}" for name, other in PRESETS.items())
-        raise ValueError(
-            f"{error}. This run has the architecture {preset!r}, made for images of about {size}x{size}; choose "
-            f"another by --image-size ({sizes}) or by --preset"
-        ) from error
+        raise ValueError(f"{error}. This run has the architecture {preset!r}; choose another with --preset") from error
