@@ -200,8 +200,8 @@ def test_dropout_keeps_the_mean_and_its_own_gradient(rate: float, dtype: torch.d
     y = layer(x)
     (grad,) = torch.autograd.grad(y.sum(), x)
     kept = y != 0
-    share = (1 - rate) * rate / kept.numel()
-    assert abs(kept.double().mean() - (1 - rate)) < 5 * share**0.5
+    variance = (1 - rate) * rate / kept.numel()
+    assert abs(kept.double().mean() - (1 - rate)) < 5 * variance**0.5
     assert torch.equal(grad, y.detach())
     assert set(y.unique().tolist()) == {0.0, torch.tensor(1 / (1 - round(rate * 2**16) / 2**16), dtype=dtype).item()}
     bits = kept.flatten()[: kept.numel() // 4 * 4].view(-1, 4).double()  # numbers of the same 64 bits
@@ -211,6 +211,12 @@ def test_dropout_keeps_the_mean_and_its_own_gradient(rate: float, dtype: torch.d
     assert not torch.equal(layer(x), y)
     assert layer.eval()(x) is x
     assert not Dropout(1.0)(x).any()
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_dropout_is_traced() -> None:
+    traced = torch.jit.trace(Dropout(0.5), torch.ones(2, 100), check_trace=False)
+    assert set(traced(torch.ones(2, 100)).unique().tolist()) == {0.0, 2.0}
 
 
 def test_dropout_under_vmap() -> None:

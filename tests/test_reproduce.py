@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -120,7 +121,6 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
     runs: list[TrainConfig] = []
 
     def train(config: TrainConfig, resume: bool, command: str) -> None:
-        assert not resume
         runs.append(config)
         report = {
             "history": [{"epoch": 1, "valid_accuracy": 0.25}],
@@ -240,6 +240,8 @@ def test_interrupted_anywhere_nothing_is_repeated_and_nothing_lost(tmp_path: Pat
     killed_before_its_name = Life(words, tmp_path, Sketched(At("pathlib.Path.replace", 1, die, "smoke/.gevit")))
     assert killed_before_its_name.end() == -signal.SIGKILL
     assert [path.name for path in results.glob("[!.]*")] == [first]
+    (half_written,) = results.glob(".*")
+    os.utime(half_written, (0, 0))  # who may still be at it is not disturbed
 
     # The second run was finished: now the first step is of the third.
     stopped = Life(words, tmp_path, Sketched(At("gevit.training.optimizer.Muon.step", 1, interrupt_self)))
@@ -583,11 +585,31 @@ def test_two_processes_share_a_study_and_not_a_run(tmp_path: Path, capsys: pytes
     config = config_of(study, "smoke", study.runs[0])
     folder = tmp_path / "runs" / runner._run_name(config, runner._open(config, None))
     with held_elsewhere(folder):
+        (folder / "config.yaml").write_text(dataclasses.replace(config, out=str(folder), devices=1).to_yaml())
         assert reproduce(tmp_path, "table2", "--budget", "smoke") == 0
         assert f"another process is at work in {folder}" in capsys.readouterr().err
         assert set(facts_of(tmp_path / "results" / "table2" / "smoke")) == set(others)
     assert reproduce(tmp_path, "table2", "--budget", "smoke") == 0
     assert set(facts_of(tmp_path / "results" / "table2" / "smoke")) == {first, *others}
+
+
+def test_nothing_is_drawn_where_others_are_at_all_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with mock.patch.object(runner, "run_cell", side_effect=BlockingIOError("another process is at work")):
+        assert reproduce(tmp_path, "table2", "--budget", "smoke") == 0
+    assert "left to other processes" in capsys.readouterr().err
+
+
+def test_what_another_process_is_writing_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "results" / "table2" / "smoke"
+    folder.mkdir(parents=True)
+    new, old = folder / ".gevit-0123456789abcdef.json", folder / ".gevit-fedcba9876543210.json"
+    for path in (new, old):
+        path.touch()
+    os.utime(old, (0, 0))
+    with mock.patch.object(runner, "run_cell", side_effect=BlockingIOError("another process is at work")):
+        reproduce(tmp_path, "table2", "--budget", "smoke")
+    assert new.exists()
+    assert not old.exists()
 
 
 def test_other_settings_are_another_run() -> None:

@@ -84,7 +84,7 @@ def locked(path: Path) -> Iterator[None]:
             raise OSError(f"cannot lock {path}, expected a file: it is {_kind(os.fstat(lock).st_mode)}")
         try:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # forked workers do not inherit it, as they would flock's
-        except OSError as error:
+        except (BlockingIOError, PermissionError) as error:
             raise BlockingIOError(
                 f"another process is at work in {path.parent}; wait for it, or stop it, and start again"
             ) from error

@@ -1,4 +1,4 @@
-"""What layers are made of: linear maps with the paper's initialisation, and the paper's norm."""
+"""What layers are made of: linear maps with the paper's initialisation, dropout, and the paper's norm."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class Dropout(nn.Dropout):
         if not (self.training and self.p):
             return input
         dropped = round(self.p * 2**16)
-        if dropped == 2**16 or input.device.type != "cpu" or torch.compiler.is_compiling():
+        in_a_graph = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+        if dropped == 2**16 or input.device.type != "cpu" or in_a_graph:
             return super().forward(input)
         words = torch.randint(-(2**63), 2**63 - 1, (-(-input.numel() // 4),), device=input.device)
         kept = words.view(torch.int16)[: input.numel()].view(input.shape) >= dropped - 2**15

@@ -60,8 +60,8 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--seeds must be at least 1, got {seeds}")
     place = Workplace(args.results, args.runs, args.data_root, shlex.join(["gevit", *sys.argv[1:]]))
     folder = place.folder(study, args.budget)
-    if not args.draw_only:
-        run_study(study, args.budget, seeds, place, _say)
+    if not args.draw_only and not run_study(study, args.budget, seeds, place, _say):
+        return 0  # all runs are being made by other processes
 
     from gevit.rendering.tables import make_console
     from gevit.reproduce.draw import draw, study_table

@@ -17,8 +17,6 @@ PLOT = "plot.png"
 
 def draw(summary: Summary, folder: Path) -> None:
     """Write all files of a study into its folder."""
-    for leftover in [*folder.glob(".table.*"), *folder.glob(".plot.*")]:  # of a process that was killed while it wrote
-        leftover.unlink(missing_ok=True)
     texts = {"table.md": markdown(summary), "table.html": page(summary), "table.tex": latex(summary)}
     for name, text in texts.items():
         with write_aside(folder / name) as aside:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -23,8 +24,10 @@ from gevit.training.config import TrainConfig
 if TYPE_CHECKING:
     from gevit.data import DataSet
 
-# Files of a training run.
-CONFIG, REPORT = "config.yaml", "report.json"
+# Of a training run.
+REPORT = "report.json"
+# What is half-written for so long is of a process that was killed, and not of one that shares the study.
+OLD_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,14 @@ class Workplace:
         return self.results / study.name / budget
 
 
-def run_study(study: Study, budget: str, seeds: int, place: Workplace, say: Callable[[str], None]) -> None:
+def run_study(study: Study, budget: str, seeds: int, place: Workplace, say: Callable[[str], None]) -> int:
     """Run every cell with every seed, the first seed of all cells first, unless its result is there.
 
-    Several processes share a study, one a core or a machine: each leaves out what another is running.
+    Several processes share a study, one a core or a machine: each leaves out what another is running. (Not where files
+    cannot be locked.)
+
+    Returns:
+        How many results there are.
 
     Raises:
         ValueError: results that are there are not what they should be, or on other data; nothing was run.
@@ -64,13 +71,19 @@ def run_study(study: Study, budget: str, seeds: int, place: Workplace, say: Call
         if cell.most_seeds is None or seed < cell.most_seeds
     ]
     folder = place.folder(study, budget)
-    for leftover in filter(is_left_over, folder.glob(".*")):  # of a process that was killed while it wrote
-        leftover.unlink()
+    for path in filter(is_left_over, folder.glob(".*")):
+        with contextlib.suppress(FileNotFoundError):  # who writes or tidies up there may be faster
+            if time.time() - path.stat().st_mtime > OLD_SECONDS:
+                path.unlink()
     there = [result for results in read_results(study, budget, folder).values() for result in results]
     runs = {(result.run, result.seed) for result in there}
     missing = [(cell, seed) for cell, seed in wanted if (cell.key, seed) not in runs]
     if missing:
         _check(_open(config_of(study, budget, missing[0][0]), place.data_root), there, folder)
+
+    def finished() -> int:
+        return sum(result_path(folder, cell, seed).exists() for cell, seed in wanted)
+
     done = len(wanted) - len(missing)
     say(f"{study.name}, budget {budget}: {len(wanted)} runs, {done} of them done already")
     began, ran, elsewhere = time.monotonic(), 0, 0
@@ -88,12 +101,13 @@ def run_study(study: Study, budget: str, seeds: int, place: Workplace, say: Call
             elsewhere += 1
         except KeyboardInterrupt as error:
             raise KeyboardInterrupt(
-                f"stopped with {done + ran} of {len(wanted)} runs done; nothing is lost, the same command goes on"
+                f"stopped with {finished()} of {len(wanted)} runs done; nothing is lost, the same command goes on"
             ) from error
         else:
             ran += 1
     if elsewhere:
         say(f"{elsewhere} runs are left to other processes; when they have ended, the same command completes the table")
+    return finished()
 
 
 def _check(data: DataSet, there: list[Result], folder: Path) -> None:
@@ -123,7 +137,8 @@ def run_cell(study: Study, budget: str, cell: Cell, seed: int, place: Workplace)
 
         # One device: the order of additions, and the meaning of the batch size, stay the same everywhere.
         run = dataclasses.replace(config, out=str(folder), data_root=place.data_root, devices=1)
-        train(run, resume=(folder / CONFIG).exists(), command=place.command)
+        # As a resumed one also if it is new: another process may begin it meanwhile, and is then left alone.
+        train(run, resume=True, command=place.command)
     try:
         report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
         measured = _measured(report)

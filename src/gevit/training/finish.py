@@ -20,9 +20,10 @@ from gevit.training.config import TrainConfig
 from gevit.training.display import Display
 from gevit.training.report import RunRecord, write_report
 from gevit.training.setup import make_model
+from gevit.training.stopping import ANGLES
 
 # Enough to see the shape of the curve, few enough to take seconds.
-ANGLES, IMAGES_BY_ANGLE, IMAGES_FOR_EQUIVARIANCE = 12, 100, 4
+IMAGES_BY_ANGLE, IMAGES_FOR_EQUIVARIANCE = 100, 4
 
 
 def images_to_test(data: DataSet, order: int) -> tuple[int, int]:
@@ -63,7 +64,7 @@ def finish(
     display.say(f"testing the weights of epoch {epoch_number(best['epoch'])}, the best on validation")
     with display.bar("testing", len(data.test)) as progress:
         test = evaluate(model, data.test, data.normalize, batch_size, progress)
-    some = choose(data.test.labels, max(1, rotated // ANGLES))
+    some = choose(data.test.labels, rotated // ANGLES)
     angles = [360 * k / ANGLES for k in range(ANGLES)]
     with display.bar("testing rotated images", ANGLES * len(some)) as progress:
         by_angle = accuracy_by_angle(

@@ -20,8 +20,9 @@ USED_SHARE = 0.95
 REPORT_SECONDS = 6.0
 # A validation that would take more than this share of the time that is left is put off to the end.
 VALIDATION_SHARE = 0.5
-# Rotated images are tested in this share of the time at most: they are for a curve, and a few do for its shape.
-ROTATED_SHARE = 0.1
+# Images rotated by so many angles are tested in this share of the time at most: they are for a curve, and a few do for
+# its shape.
+ANGLES, ROTATED_SHARE = 12, 0.1
 
 
 class Interrupt:
@@ -98,7 +99,7 @@ class Budget:
     def rotated(self, progress: Progress) -> int:
         """How many rotated images are tested: fewer where time is short."""
         most = ROTATED_SHARE * self.seconds / progress.evaluation_seconds if progress.evaluation_seconds else math.inf
-        return int(min(self._rotated_images, most))
+        return int(min(self._rotated_images, max(ANGLES, most)))
 
     def after(self, progress: Progress) -> float:
         """Seconds that what comes after the last step will take."""

@@ -36,6 +36,7 @@ function fillSets(current) {
 function busy(text, work) {
   say("");
   queue = queue.then(async () => {
+    say("");
     $("progress-text").textContent = text;
     try {
       await work();
@@ -178,7 +179,9 @@ function mistakes({ labelled, classes, angles, size }) {
 export function takeDropped(files) {
   if (files.some(({ name }) => MODEL_FILE.test(name))) return loadCheckpoint(files);
   if (files.length === 1 && ARCHIVE.test(files[0].name)) return upload(files[0], files[0].name);
-  return say("Drop the two files of a model, or an archive of images; a folder is taken by Upload a folder….");
+  return busy("", () => {
+    throw new Error("Drop the two files of a model, or an archive of images; a folder is taken by Upload a folder….");
+  });
 }
 
 export function startExamine() {

@@ -65,7 +65,7 @@ class Workspace {
         const size_t pairs = p_.pairs() * padded_to(KEYS, p_.keys), spaces = size_t(p_.space_rows) * p_.queries;
         const size_t elements = size_t(p_.element_rows) * p_.queries, queries = size_t(p_.channels) * p_.queries;
         const size_t contents = p_.keys * offsets * p_.queries, weights = p_.keys * offsets * p_.outputs;
-        // Not a power of two from one array to the next: a load waits for a store 4096 bytes before it.
+        // Sizes are often multiples of 4096, and a load waits for a store that far away: a few lines keep arrays apart.
         constexpr size_t LINE = 64, APART = 5 * LINE;
         const auto array = [&](auto*& pointer, size_t count) {
             place(pointer, (count * sizeof *pointer + LINE - 1) / LINE * LINE + APART);
