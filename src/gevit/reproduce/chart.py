@@ -37,12 +37,12 @@ def figure(summary: Summary) -> Figure:
         panels = 1 + bool(summary.paper_data)
         height = 3.2 if summary.study.ordered else 1.5 + 0.27 * len(summary.study.rows)
         drawn = Figure(figsize=(WIDTH if panels == 2 else 0.75 * WIDTH, height), layout="constrained")
-        axes = drawn.subplots(1, panels, squeeze=False)[0]
+        axes = drawn.subplots(1, panels, squeeze=False, sharey=not summary.study.ordered)[0]  # rows are named once
         if panels == 2:
             _draw_cells(axes[0], summary, is_paper=True)
             axes[0].set_title(f"the paper, {summary.paper_data}")
         _draw_cells(axes[-1], summary, is_paper=False)
-        axes[-1].set_title(f"ours, {summary.data}, budget {summary.budget}")
+        axes[-1].set_title(f"ours, {summary.data}")
     for axes_of_panel in drawn.axes:
         style(axes_of_panel)
     handles, labels = drawn.axes[-1].get_legend_handles_labels()
@@ -128,7 +128,7 @@ def _draw_angles(axes: Axes, summary: Summary) -> None:
             )
             axes.fill_between(angles, [*low, low[0]], [*high, high[0]], color=color, alpha=0.18, linewidth=0)
     label_angles(axes)
-    axes.set_title(f"trained upright: {summary.data}, budget {summary.budget}")
+    axes.set_title(f"trained upright: {summary.data}")
 
 
 def _styles(labels: Sequence[str]) -> Iterable[tuple[str, tuple[str, str]]]:
