@@ -518,7 +518,7 @@ def test_other_classes_begin_with_a_map_of_their_own() -> None:
 def test_weights_for_images_of_another_size(tmp_path: Path, data: DataSet) -> None:
     trained = fitted(tmp_path / "trained", data, model="z2_sa", neighborhood=3)
     for source in ("r4_sa", str(trained.folder)):
-        with pytest.raises(ValueError, match=r"--image-size .*--preset"):
+        with pytest.raises(ValueError, match="--preset"):
             make_run(tmp_path / "large", data.resized(64), model="r4_sa", start_from=source)
     assert not (tmp_path / "large").exists()
 
