@@ -114,6 +114,14 @@ def test_files_that_are_no_model_or_no_archive(examine: Page, checkpoint: tuple[
     examine.set_input_files("#checkpoint", [weights])  # known to be wrong before the server has answered
     expect(examine.locator("html")).to_have_attribute("data-waiting", "0")
     expect(examine.locator("#problem")).to_contain_text("There is no .json among those chosen")
+    examine.set_input_files("#checkpoint", [broken, info])
+    examine.set_input_files("#checkpoint", [weights, info])  # is loaded, so nothing is wrong any more
+    expect(examine.locator("#subject option:checked")).to_have_text("Your r4_sa")
+    expect(examine.locator("#problem")).to_be_hidden()
+    notes = tmp_path / "notes.txt"
+    notes.write_text("hello")
+    drop(examine, notes)
+    expect(examine.locator("#problem")).to_contain_text("Drop the two files of a model, or an archive of images")
     examine.set_input_files("#archive", text)
     expect(examine.locator("#set option:checked")).to_have_text("uploaded: images.zip")
     examine.click("#start")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import subprocess
@@ -73,6 +74,16 @@ def test_a_lock_keeps_other_processes_out(tmp_path: Path) -> None:
     with locked(path):
         assert "BlockingIOError: another process is at work in" in locked_elsewhere(path).stderr
     assert locked_elsewhere(path).returncode == 0, "and lets them in again"
+
+
+def test_a_disk_without_locks_is_not_another_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.lockf", no_locks)
+    with pytest.raises(OSError, match="cannot lock .*disk that has locks") as raised, locked(tmp_path / "lock"):
+        pass
+    assert not isinstance(raised.value, BlockingIOError)
 
 
 def test_a_lock_leaves_alone_what_a_link_points_to(tmp_path: Path) -> None:

@@ -88,6 +88,10 @@ def locked(path: Path) -> Iterator[None]:
             raise BlockingIOError(
                 f"another process is at work in {path.parent}; wait for it, or stop it, and start again"
             ) from error
+        except OSError as error:
+            raise OSError(
+                error.errno, f"cannot lock {path}: {_reason(error)}; use a folder on a disk that has locks"
+            ) from error
         yield
     finally:
         os.close(lock)

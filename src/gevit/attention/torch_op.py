@@ -264,7 +264,7 @@ class _Attend(_Differentiable):
     def backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
         kept, *tensors = ctx.saved_tensors
         if grad is None:
-            return (None,) * (TENSORS + 6)
+            return (None,) * (len(tensors) + len(ctx.options) + 1)  # of `keep`, too
         grads = _AttendBackward.apply(grad, kept, *tensors, *ctx.options)  # type: ignore[no-untyped-call]
         return (*[None if x is None else g for x, g in zip(tensors, grads, strict=False)], *[None] * 9)
 

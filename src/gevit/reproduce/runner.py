@@ -86,7 +86,7 @@ def run_study(study: Study, budget: str, seeds: int, place: Workplace, say: Call
 
     done = len(wanted) - len(missing)
     say(f"{study.name}, budget {budget}: {len(wanted)} runs, {done} of them done already")
-    began, ran, elsewhere = time.monotonic(), 0, 0
+    began, ran = time.monotonic(), 0
     for number, (cell, seed) in enumerate(missing):
         path = result_path(folder, cell, seed)
         if path.exists():  # another process made it meanwhile
@@ -96,18 +96,19 @@ def run_study(study: Study, budget: str, seeds: int, place: Workplace, say: Call
         say(f"run {done + number + 1} of {len(wanted)}: {cell.key}, seed {seed}{rest}")
         try:
             write_result(path, run_cell(study, budget, cell, seed, place))
-        except BlockingIOError as error:
-            say(f"left out: {error}")
-            elsewhere += 1
+        except BlockingIOError:
+            say("left out: another process is running it")
         except KeyboardInterrupt as error:
             raise KeyboardInterrupt(
                 f"stopped with {finished()} of {len(wanted)} runs done; nothing is lost, the same command goes on"
             ) from error
         else:
             ran += 1
-    if elsewhere:
-        say(f"{elsewhere} runs are left to other processes; when they have ended, the same command completes the table")
-    return finished()
+    if left := len(wanted) - finished():
+        say(
+            f"still with other processes: {left} of {len(wanted)} runs; once they are done, the same command draws them"
+        )
+    return len(wanted) - left
 
 
 def _check(data: DataSet, there: list[Result], folder: Path) -> None:

@@ -27,7 +27,7 @@ IMAGES_BY_ANGLE, IMAGES_FOR_EQUIVARIANCE = 100, 4
 
 
 def images_to_test(data: DataSet, order: int) -> tuple[int, int]:
-    """How many images `finish` gives to a model of a group of this order: as they are, and at most as many rotated."""
+    """How many images `finish` gives to a model of a group of this order: as they are, and rotated ones at most."""
     shown = 2 * IMAGES_FOR_EQUIVARIANCE * (order + 4)  # logits and maps of each as it is, transformed, and translated
     return len(data.test) + shown, ANGLES * min(IMAGES_BY_ANGLE, len(data.test))
 

@@ -80,7 +80,7 @@ class Budget:
         began: when this process's part of it began, by `time.monotonic()`.
         valid_images: of a validation, on this process.
         test_images: of the final test.
-        rotated_images: of it that are rotated, besides, at most.
+        rotated_images: rotated ones besides, at most.
     """
 
     def __init__(
