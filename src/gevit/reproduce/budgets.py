@@ -40,21 +40,21 @@ CPU: Settings = {
     "limit_valid": 500,
     "limit_test": 5000,
 }
-# The recipe of the pretrained r4_sa, in four epochs instead of nine.
+# Like the recipe of the pretrained r4_sa (nine epochs at 5e-2, of rotated images), made for three epochs: learning rate
+# and rotation chosen on validation images with z2_sa.
 CONVERGED: Settings = {
     "data": "rotmnist-rebuilt",
-    "epochs": 4,
+    "epochs": 3,
     "batch_size": 16,
     "optimizer": "muon",
-    "lr": 5e-2,
+    "lr": 2e-2,
     "schedule": "trapezoid",
     "warmup_epochs": 0.25,
-    "cooldown_epochs": 3.0,
+    "cooldown_epochs": 2.0,
     "weight_decay": 0.01,
     "clip_norm": 1.0,
     "ema": 0.998,
     "dropout": 0.0,
-    "rotate": True,
 }
 PAPER: Settings = {
     "data": "rotmnist",
