@@ -267,7 +267,7 @@ def make_run(folder: Path, data: DataSet, **settings: Any) -> Run:
     config = TrainConfig(
         **{"model": "z2_cnn", "batch_size": 4, "epochs": 1, "accelerator": "cpu", "out": str(folder), **settings}
     )
-    return Run(config, make_fabric(config), data, time.monotonic())
+    return Run(config, make_fabric(config), data, data.digest, time.monotonic())
 
 
 def fitted(folder: Path, data: DataSet, **settings: Any) -> Run:

@@ -178,6 +178,17 @@ def test_brightness_and_contrast_are_factors_within_their_strength() -> None:
     assert 1.25 < spread.max() < 1.301
 
 
+def test_floats_keep_their_range() -> None:
+    """What microscopes count is not in [0, 1]."""
+    counts = 200 + 700 * torch.rand(20, 2, 6, 6)
+    for strengths in ({"brightness": 0.1}, {"contrast": 0.1}, {"rotate": True}):
+        changed = augmented(counts, **strengths)
+        assert 0.8 < (changed.std() / counts.std()) < 1.2
+        assert (changed.amax((2, 3)) <= counts.amax((2, 3))).all()
+    with pytest.raises(ValueError, match=r"pixels in \[0, 1\]; these images have 2.. to .*--stain"):
+        augmented(counts, stain=0.1)
+
+
 def test_twice_the_stain_is_the_slide_seen_through_itself() -> None:
     images = 0.1 + 0.9 * torch.rand(2, 3, 4, 4)
     twice = restain(images, torch.full((2, 3), 2.0), torch.zeros(2, 3))

@@ -20,7 +20,7 @@ from gevit.training.finish import images_to_test
 from gevit.training.loop import Run
 from gevit.training.optimizer import learning_rate
 from gevit.training.stopping import REPORT_SECONDS, Interrupt
-from tests.running import few_digits, make_run, rows
+from tests.running import few_digits, last_checkpoint, make_run, rows
 
 SET_UP = 7.0  # seconds before a run's first step
 SCHEDULES = [*TrainConfig.__dataclass_fields__["schedule"].metadata["choices"]]
@@ -202,6 +202,19 @@ def test_a_resumed_run_has_the_rest_of_the_time(tmp_path: Path, data: DataSet, m
     assert 0.85 * 220 < machine.seconds(longer) <= 220
     epochs = [row["epoch"] for row in longer.state.progress.history]
     assert epochs == sorted(set(epochs))
+
+
+def test_a_run_that_is_cut_before_its_first_validation_still_gives_a_model(
+    tmp_path: Path, data: DataSet, machine: Machine
+) -> None:
+    with mock.patch("gevit.training.stopping.VALIDATION_SHARE", 0.0):  # as if a validation took most of the time left
+        stop_after(machine.run(tmp_path, data, max_time=600.0), 4)
+    assert not last_checkpoint(tmp_path).facts["progress"]["history"]
+    cut = machine.run(tmp_path, data, max_time=600.0, epochs=1)
+    cut.fit(Interrupt())
+    assert [row["step"] for row in cut.state.progress.history] == [4]
+    assert cut.state.best_weights
+    assert len(rows(tmp_path / "metrics.csv")) == 1
 
 
 def test_without_a_budget_the_clock_changes_nothing(tmp_path: Path, data: DataSet, machine: Machine) -> None:

@@ -17,7 +17,15 @@ from gevit.training.config import TrainConfig
 from gevit.training.loop import NonFiniteError, Run
 from gevit.training.stopping import Interrupt
 from tests.attention_problems import relative
-from tests.running import assert_same_run, assert_same_tensors, few_digits, last_checkpoint, make_run, rows
+from tests.running import (
+    OPTIMIZERS,
+    assert_same_run,
+    assert_same_tensors,
+    few_digits,
+    last_checkpoint,
+    make_run,
+    rows,
+)
 
 MIXED = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 HALF = [torch.bfloat16, torch.float16]
@@ -56,6 +64,24 @@ def test_products_are_of_16_bits_and_weights_of_32(
     assert all(math.isfinite(float(row["loss"])) for row in rows(tmp_path / "steps.csv"))
     assert {tensor.dtype for tensor in run.state.model.parameters()} == {torch.float32}
     assert (run.state.scaler is not None) == (precision == "16-mixed")
+
+
+@pytest.mark.parametrize("precision", MIXED)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_learns(tmp_path: Path, data: DataSet, precision: str, optimizer: str) -> None:
+    run = make_run(tmp_path, data, precision=precision, optimizer=optimizer, lr=1e-3)
+    before = {name: tensor.clone() for name, tensor in run.state.model.named_parameters()}
+    run.fit(Interrupt())
+    assert not any(torch.equal(before[name], tensor) for name, tensor in run.state.model.named_parameters())
+
+
+@pytest.mark.parametrize("precision", MIXED)
+def test_a_build_for_devices_that_finds_none_trains_on_the_cpu(
+    tmp_path: Path, data: DataSet, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    make_run(tmp_path, data, precision=precision).fit(Interrupt())
 
 
 @pytest.mark.parametrize("precision", MIXED)

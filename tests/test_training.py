@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -33,7 +34,7 @@ from gevit.training.config import TrainConfig
 from gevit.training.loop import NonFiniteError, train
 from gevit.training.optimizer import learning_rate, make_optimizer
 from gevit.training.run_folder import FIXED, LOCK, held
-from gevit.training.setup import open_data, take_weights
+from gevit.training.setup import describe_model, open_data, preset_for, take_weights
 from gevit.training.stopping import Interrupt
 from tests.running import (
     OPTIMIZERS,
@@ -95,7 +96,7 @@ def test_a_trapezoid_falls_straight_in_its_last_epochs() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine", "one_cycle", "trapezoid"])
-@pytest.mark.parametrize("warmup", [0.0, 0.01, 10.0])
+@pytest.mark.parametrize("warmup", [0.0, 0.01, 0.12, 10.0])
 def test_every_rate_is_positive_and_at_most_the_peak(schedule: str, warmup: float) -> None:
     assert all(0 < rate <= 0.5 for rate in rates(schedule=schedule, warmup_epochs=warmup))
 
@@ -200,6 +201,11 @@ def test_the_same_seed_gives_the_same_run_and_another_one_does_not(tmp_path: Pat
     assert_same_run(tmp_path / "one", tmp_path / "same")
     one, other = (last_checkpoint(tmp_path / name).tensors for name in ("one", "other"))
     assert not any(torch.equal(one[name], other[name]) for name in one if name.endswith("classes.weight"))
+
+
+def test_workers_get_the_training_images_alone(tmp_path: Path, data: DataSet) -> None:
+    batches = pickle.dumps(make_run(tmp_path, data).batches)
+    assert len(pickle.dumps(data.train)) < len(batches) < len(pickle.dumps(data.train)) + len(pickle.dumps(data.test))
 
 
 def test_workers_change_nothing(tmp_path: Path, data: DataSet) -> None:
@@ -358,6 +364,28 @@ def test_a_limited_run_says_how_much_of_the_data_it_had(tmp_path: Path, reported
     title = reported.call_args.args[1].title
     assert all(words in title for words in ("z2_cnn", "digits", "16 of 4,000 training", "10 of 500 test"))
     assert open_data(TrainConfig(limit_train=10**6))[1] == "digits"
+
+
+def test_a_limited_run_knows_the_data_that_it_was_cut_from() -> None:
+    """Those may change, and then have other test images."""
+    whole = open_data(TrainConfig())[0]
+    for limit in ("limit_train", "limit_valid", "limit_test"):
+        config = TrainConfig(**{limit: 10})
+        data, _, origin = open_data(config)
+        assert data.digest != origin == whole.digest
+        assert describe_model(config, data, origin).trained["data_digest"] == whole.digest
+
+
+def test_the_name_of_a_folder_does_not_choose_the_architecture() -> None:
+    for folder in ("photos", "pictures/small", "nano", "pictures/rotmnist", "digits/"):
+        assert preset_for(TrainConfig(data=folder, model="r4_sa"), 28) == "tiny"
+    for named, preset in (
+        ("digits", "rotmnist"),
+        ("rotmnist-rebuilt", "rotmnist"),
+        ("pcam", "pcam"),
+        ("eurosat", "tiny"),
+    ):
+        assert preset_for(TrainConfig(data=named, model="r4_sa"), 64 if named == "eurosat" else 28) == preset
 
 
 @pytest.mark.parametrize("fault", ["images too small", "crash in the first step"])

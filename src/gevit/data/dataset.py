@@ -260,10 +260,12 @@ def choose(labels: Int[Tensor, " n"], limit: int) -> Int[Tensor, " chosen"]:
     [0, 0, 0, 0, 0, 0, 1, 1, 1, 1]
     """
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    member = F.one_hot(labels[order])
-    rank = (member.cumsum(0) * member).sum(1)
+    by_class = labels[order].argsort(stable=True)
+    sizes = labels.bincount()
+    rank = torch.empty_like(order)
+    rank[by_class] = torch.arange(len(order)) - (sizes.cumsum(0) - sizes)[labels[order[by_class]]]
     # How far into its class each image comes, from 0 to 1: the earliest of all classes are taken.
-    depth = (rank - 0.5) / member.sum(0)[labels[order]]
+    depth = (rank + 0.5) / sizes[labels[order]]
     return order[depth.argsort(stable=True)[:limit]].sort().values
 
 

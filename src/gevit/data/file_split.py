@@ -130,11 +130,15 @@ def _attempt(
     errors: dict[Location, Exception] = {}
     with without_bomb_warnings(), ThreadPoolExecutor() as threads:
         futures = {file: threads.submit(task, file) for file in files}
-        for file, future in progress_of(futures.items(), what, len(files)):
-            try:
-                answers[file] = future.result()
-            except ImportError:
-                raise
-            except Exception as error:  # decoders raise all sorts of errors for corrupt files
-                errors[file] = error
+        try:
+            for file, future in progress_of(futures.items(), what, len(files)):
+                try:
+                    answers[file] = future.result()
+                except ImportError:
+                    raise
+                except Exception as error:  # decoders raise all sorts of errors for corrupt files
+                    errors[file] = error
+        except BaseException:  # Ctrl-C, say: files that nobody has begun to read are left
+            threads.shutdown(wait=False, cancel_futures=True)
+            raise
     return answers, errors

@@ -36,9 +36,13 @@ def rotate_each(
     aspect = images.shape[-1] / images.shape[-2]
     matrices = torch.stack([cos, -sin / aspect, zero, sin * aspect, cos, zero], dim=1).view(-1, 2, 3)
     grid = F.affine_grid(matrices, list(images.shape), align_corners=False)
-    # Bicubic overshoots: pixels stay in [0, 1], floats outside of that in the range that they have.
-    low, high = images.amin((-2, -1), keepdim=True).clamp(max=0), images.amax((-2, -1), keepdim=True).clamp(min=1)
-    return F.grid_sample(images, grid, mode="bicubic", padding_mode="border", align_corners=False).clamp(low, high)
+    rotated = F.grid_sample(images, grid, mode="bicubic", padding_mode="border", align_corners=False)
+    return rotated.clamp(*range_of(images))  # bicubic overshoots
+
+
+def range_of(images: Float[Tensor, "batch channels height width"]) -> tuple[Tensor, Tensor]:
+    """Between which pixels lie, of each channel of each image: [0, 1] or, where some lie outside of that, wider."""
+    return images.amin((-2, -1), keepdim=True).clamp(max=0), images.amax((-2, -1), keepdim=True).clamp(min=1)
 
 
 def rotate_digits(images: UInt8[np.ndarray, "n h w"], degrees: Float64[np.ndarray, " n"]) -> UInt8[np.ndarray, "n h w"]:

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gevit.data.rotation import rotate_each
+from gevit.data.rotation import range_of, rotate_each
 
 # The optical density (-log of the light that passes) of red, green and blue by a unit of each stain: haematoxylin,
 # eosin and DAB, as measured by Ruifrok and Johnston (2001).
@@ -25,7 +25,7 @@ Images = Float[Tensor, "batch channels height width"]
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What is done, and how strongly; all of it keeps pixels in [0, 1].
+    """What is done, and how strongly; all of it keeps pixels in [0, 1], and floats outside of that in their range.
 
     Attributes:
         rotate: rotate half of the images by random angles; the others stay as sharp as they were.
@@ -45,7 +45,7 @@ class Augmentation:
         """Augment a share of a batch.
 
         Args:
-            images: of the share, pixels in [0, 1].
+            images: of the share.
             share: which images of the batch they are.
             batch_size: of the whole batch.
             generator: gives the random numbers.
@@ -57,9 +57,9 @@ class Augmentation:
             images = restain(images, 1 + self.stain * stains[0], self.stain * stains[1])
         if self.contrast:
             mean = images.mean((1, 2, 3), keepdim=True)
-            images = (mean + (1 + self.contrast * light[0]) * (images - mean)).clamp(0, 1)
+            images = (mean + (1 + self.contrast * light[0]) * (images - mean)).clamp(*range_of(images))
         if self.brightness:
-            images = ((1 + self.brightness * light[1]) * images).clamp(0, 1)
+            images = ((1 + self.brightness * light[1]) * images).clamp(*range_of(images))
         if self.flip:
             images = _where(mirrored < 0.5, images.flip(-1), images)
         if self.rotate:
@@ -80,6 +80,12 @@ def restain(
     >>> torch.allclose(restain(image, torch.ones(1, 3), torch.zeros(1, 3)), image, atol=1e-5)
     True
     """
+    low, high = images.aminmax()
+    if low < 0 or high > 1:
+        raise ValueError(
+            f"amounts of stain follow from the share of the light that passes, pixels in [0, 1]; these images have "
+            f"{low:.3g} to {high:.3g}: train without --stain"
+        )
     mixing = torch.tensor(STAINS) if images.shape[1] == len(STAINS) else torch.eye(images.shape[1])
     density = -images.clamp(min=DARKEST).log()
     amounts = torch.einsum("bchw,cs->bshw", density, torch.linalg.inv(mixing))

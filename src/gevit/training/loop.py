@@ -84,8 +84,8 @@ def train(config: TrainConfig, resume: bool = False, command: str = "", began: f
     own = {name: getattr(config, name) for name in PLACES}
     config = dataclasses.replace(fabric.broadcast(config), **own)
     on_first_process(fabric, lambda: check_folder(config, resume))  # before the images are read, which may take long
-    data, label = on_every_process(fabric, lambda: open_data(config))
-    run = Run(config, fabric, data, began)
+    data, label, origin = on_every_process(fabric, lambda: open_data(config))
+    run = Run(config, fabric, data, origin, began)
     parameters = sum(parameter.numel() for parameter in run.state.model.parameters())
     run.display.say(
         f"{config.model}, preset {run.info.preset}, {parameters:,} parameters, on {label}, in {config.folder}"
@@ -122,19 +122,19 @@ def train(config: TrainConfig, resume: bool = False, command: str = "", began: f
 class Run:
     """One run: its parts, and the loop over them."""
 
-    def __init__(self, config: TrainConfig, fabric: Fabric, data: DataSet, began: float) -> None:
+    def __init__(self, config: TrainConfig, fabric: Fabric, data: DataSet, origin: str, began: float) -> None:
         self.config, self.fabric, self.data = config, fabric, data
         self.folder = config.folder
         digest = same_everywhere(fabric, data.digest)
         check_batch_size(config.batch_size, len(data.train), fabric.world_size, config.accumulate)
-        self.info = describe_model(config, data, digest)
+        self.info = describe_model(config, data, origin)
         model = make_model(config, self.info)
         check_image_size(model, data)
         fresh = on_first_process(fabric, lambda: self._start(model))  # the others get the weights of the first
         optimizer = make_optimizer(config, model)
         self.network, self.optimizer = fabric.setup(model, optimizer)
         self.state = RunState(model, optimizer, config.ema, digest, config.select, loss_scaler(fabric))
-        self.batches = make_batches(config, data, fabric.global_rank, fabric.world_size)
+        self.batches = make_batches(config, data.train, self.info, fabric.global_rank, fabric.world_size)
         weighted = config.balance == "weights"
         self.weights = class_weights(data.train.labels, len(data.classes)).to(fabric.device) if weighted else None
         # What fits into memory with gradients fits without.
@@ -190,6 +190,9 @@ class Run:
         if progress.step >= steps or (moment.is_last and 0 < progress.step == _validated(progress)):
             if first:
                 write_config(self.config)
+            if not progress.history:  # more epochs were planned, and there has been no time to validate one
+                with self.display, self._open_log() if first else contextlib.nullcontext() as log:
+                    self._validate_and_keep(log)
             return
         done_before = progress.step
         loader = DataLoader(
@@ -223,7 +226,7 @@ class Run:
                     self.display.say(self.budget.last_words(progress))
                 validates = is_last or (moment.may_validate and progress.step % self.batches.steps_per_epoch == 0)
                 if validates:
-                    self._validate_and_keep(row, log)
+                    self._validate_and_keep(log)
                 if log is not None and (stop or validates or now - last_save >= self.config.checkpoint_seconds):
                     log.flush()
                     progress.spent = self.budget.spent()
@@ -336,7 +339,7 @@ class Run:
         resumes = (self.folder / CONFIG).exists()
         return f"`gevit train --out {self.folder} --resume{flags}`" if resumes else "start again"
 
-    def _validate_and_keep(self, row: Row, log: RunLog | None) -> None:
+    def _validate_and_keep(self, log: RunLog | None) -> None:
         """After an epoch, or what there was time for of it."""
         progress, steps_per_epoch = self.state.progress, self.batches.steps_per_epoch
         steps = progress.step - _validated(progress)
@@ -345,11 +348,11 @@ class Run:
         validation_seconds = time.monotonic() - began
         progress.seconds += validation_seconds
         progress.evaluation_seconds = validation_seconds / self.budget.valid_images
-        is_whole = progress.step % steps_per_epoch == 0
+        epochs, rest = divmod(progress.step, steps_per_epoch)
         summary = {
-            "epoch": row["epoch"] if is_whole else progress.step / steps_per_epoch,
-            "step": row["step"],
-            "lr": row["lr"],
+            "epoch": progress.step / steps_per_epoch if rest else epochs,
+            "step": progress.step,
+            "lr": self.optimizer.param_groups[0]["lr"],
             "train_loss": progress.epoch_loss / steps,
             "train_accuracy": progress.epoch_correct / steps,
             **{f"valid_{name}": getattr(valid, name) for name in FIGURES},

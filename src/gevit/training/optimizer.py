@@ -40,7 +40,8 @@ def make_optimizer(config: TrainConfig, model: EquivariantModel) -> Optimizer:
     if config.optimizer == "muon":
         return Muon(*hidden_matrices(model), config.peak_lr, config.momentum, config.weight_decay)
     kind: type[Adam] = {"adam": Adam, "adamw": AdamW}[config.optimizer]
-    return kind(model.parameters(), config.peak_lr, weight_decay=config.weight_decay, fused=True)
+    fused = config.precision != "16-mixed"  # a fused one takes scaled gradients, which cannot be clipped
+    return kind(model.parameters(), config.peak_lr, weight_decay=config.weight_decay, fused=fused)
 
 
 class Muon(Optimizer):
@@ -191,7 +192,7 @@ def learning_rate(config: TrainConfig, step: int, steps_per_epoch: int, share_of
             return config.peak_lr * _between(ONE_CYCLE_START, 1.0, step / warmup)
         return config.peak_lr * _between(1.0, ONE_CYCLE_END, _part(step - warmup, total - warmup))
     if step < warmup:
-        return config.peak_lr * (step + 1) / warmup if warmup > 1 else config.peak_lr
+        return config.peak_lr * min(1.0, (step + 1) / warmup)
     if config.schedule == "cosine":
         return config.peak_lr * _between(1.0, 0.0, _part(step - warmup, total - warmup))
     if config.schedule == "trapezoid" and config.cooldown_epochs:

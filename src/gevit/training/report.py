@@ -254,7 +254,8 @@ def _draw(axes: Axes, title: str, history: Sequence[Row], best_epoch: int | floa
             )
     axes.axvline(best_epoch, color=INK, linewidth=0.9, linestyle=":", label="epoch kept")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.set_xlim(0.5, max(row["epoch"] for row in history) + 0.5)
+    epochs = [row["epoch"] for row in history]
+    axes.set_xlim(min(0.5, epochs[0] / 2), max(epochs) + 0.5)
     axes.set_xlabel("epoch")
     if title == "learning rate":
         axes.set_ylim(bottom=0)

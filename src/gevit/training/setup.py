@@ -16,7 +16,7 @@ from torch import nn
 
 from gevit.data import DataSet, open_dataset
 from gevit.data.catalog import CATALOG
-from gevit.data.dataset import choose
+from gevit.data.dataset import Split, choose
 from gevit.layers import GroupAttention, LiftingAttention
 from gevit.models import PRESETS, list_models
 from gevit.models.base import EquivariantModel, info_of
@@ -60,8 +60,10 @@ def _precision(config: TrainConfig) -> Precision:
     """Arithmetic, as asked: Fabric by itself would train in bfloat16 on a CPU where float16 is meant."""
     if config.precision == "float32":
         return Precision()
-    accelerator = None if config.accelerator == "cpu" else torch.accelerator.current_accelerator()
-    return MixedPrecision(config.precision, accelerator.type if accelerator else "cpu")  # type: ignore[arg-type]
+    device = "cpu"
+    if config.accelerator != "cpu" and torch.accelerator.is_available():  # a build for GPUs may find none
+        device = torch.accelerator.current_accelerator().type  # type: ignore[union-attr]
+    return MixedPrecision(config.precision, device)  # type: ignore[arg-type]
 
 
 def loss_scaler(fabric: Fabric) -> torch.amp.GradScaler | None:
@@ -107,8 +109,10 @@ def same_everywhere(fabric: Fabric, digest: str) -> str:
     return digest
 
 
-def open_data(config: TrainConfig) -> tuple[DataSet, str]:
-    """The data set, cut to the limits, and what to call it; what is left of a split does not depend on the seed.
+def open_data(config: TrainConfig) -> tuple[DataSet, str, str]:
+    """The data set, cut to the limits, what to call it, and the digest of the whole.
+
+    What is left of a split does not depend on the seed.
 
     >>> open_data(TrainConfig(data="digits", limit_train=64, limit_test=10))[1]
     'digits, 64 of 4,000 training images and 10 of 500 test images'
@@ -121,15 +125,14 @@ def open_data(config: TrainConfig) -> tuple[DataSet, str]:
         name: data.split(name).subset(choose(data.split(name).labels, cut)) for name, cut in cuts.items()
     }
     label = ", ".join([data.label, *words[:-2], " and ".join(words[-2:])]) if words else data.label
-    return dataclasses.replace(data, **parts), label
+    return dataclasses.replace(data, **parts), label, data.digest
 
 
-def describe_model(config: TrainConfig, data: DataSet, digest: str) -> ModelInfo:
-    """What is to be trained."""
-    is_whole = not (config.limit_train or config.limit_valid or config.limit_test)
+def describe_model(config: TrainConfig, data: DataSet, origin: str) -> ModelInfo:
+    """What is to be trained; `origin` is the digest of the data before they are cut."""
     return ModelInfo(
         name=config.model,
-        preset=config.preset or preset_for(config.model, data),
+        preset=config.preset or preset_for(config, data.image_size),
         in_channels=data.channels,
         num_classes=len(data.classes),
         neighborhood=config.neighborhood,
@@ -141,22 +144,23 @@ def describe_model(config: TrainConfig, data: DataSet, digest: str) -> ModelInfo
         mean=data.mean,
         std=data.std,
         data=data.name,
-        trained={"data_digest": digest} if is_whole else {},
+        trained={"data_digest": origin},
     )
 
 
-def preset_for(model: str, data: DataSet) -> str:
+def preset_for(config: TrainConfig, image_size: int) -> str:
     """The architecture that was made for such images: the paper's for its data sets, else `tiny`.
 
     The baselines have no such architecture: they take what the paper's for images of this size says of dropout.
     """
-    if data.name in PRESETS:
-        return data.name
-    if data.name in CATALOG and data.image_size <= SMALL_IMAGE:
-        return "rotmnist"
-    if model in SELF_ATTENTION:
+    if config.data in CATALOG:  # a folder may have any name
+        if config.data in PRESETS:
+            return config.data
+        if image_size <= SMALL_IMAGE:
+            return "rotmnist"
+    if config.model in SELF_ATTENTION:
         return "tiny"
-    return "rotmnist" if data.image_size <= SMALL_IMAGE else "pcam"
+    return "rotmnist" if image_size <= SMALL_IMAGE else "pcam"
 
 
 def make_model(config: TrainConfig, info: ModelInfo) -> EquivariantModel:
@@ -172,12 +176,12 @@ def make_model(config: TrainConfig, info: ModelInfo) -> EquivariantModel:
     return model
 
 
-def make_batches(config: TrainConfig, data: DataSet, rank: int, world_size: int) -> StepBatches:
-    """The batches of each step, as far as they are this process's."""
+def make_batches(config: TrainConfig, images: Split, info: ModelInfo, rank: int, world_size: int) -> StepBatches:
+    """The batches of each step, as far as they are this process's; workers get these images and no others."""
     augmentation = Augmentation(config.rotate, config.flip, config.brightness, config.contrast, config.stain)
     return StepBatches(
-        data.train,
-        data.normalize,
+        images,
+        info.normalize,
         config.batch_size,
         config.seed,
         augmentation if augmentation != Augmentation() else None,
