@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 import gevit
 from gevit.attention import torch_op
@@ -268,3 +269,63 @@ def test_layer_trains_under_every_backend() -> None:
         losses[backend] = float(loss.detach())
     assert losses["factored"] == pytest.approx(losses["reference"], rel=1e-5)
     assert losses["auto"] == pytest.approx(losses["reference"], rel=1e-5)
+
+
+def test_what_is_wrapped_around_a_projection_or_hooked_to_it_is_called() -> None:
+    """Adapters, pruning and hooks change or watch what a projection gives, not its weights."""
+
+    class Adapter(nn.Module):
+        def __init__(self, base: nn.Module, channels: int) -> None:
+            super().__init__()
+            self.base, self.change = base, nn.Parameter(torch.full((channels, 1, 1, 1), 0.5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            changed: Tensor = self.base(x) + self.change
+            return changed
+
+    group, x = Cyclic(4), torch.randn(2, 6, 4, 5, 5, dtype=torch.float64)
+    layer = gevit.GroupAttention(group, 6, 8, heads=3, dropout=0.3).double()
+    for name in ("query", "key", "value", "out"):
+        other = copy.deepcopy(layer)
+        seen: list[int] = []
+        getattr(other, name).register_forward_hook(lambda *_, seen=seen: seen.append(1))
+        torch.manual_seed(0)
+        wanted = layer(x)
+        torch.manual_seed(0)
+        torch.testing.assert_close(other(x), wanted, rtol=1e-10, atol=1e-10)
+        assert seen == [1]
+        adapter = Adapter(getattr(other, name), getattr(other, name).out_features)
+        setattr(other, name, adapter.double())
+        other(x).square().sum().backward()
+        assert adapter.change.grad is not None
+        gevit.equivariance.assert_equivariant(other.eval(), x, group)
+
+
+def test_a_pruned_projection_trains() -> None:
+    layer, x = gevit.GroupAttention(Cyclic(4), 6, 8, heads=3), torch.randn(1, 6, 4, 5, 5)
+    prune.l1_unstructured(layer.query, "weight", 0.5)
+    for _ in range(2):
+        layer(x).square().sum().backward()
+    assert (layer.query.weight == 0).sum() == layer.query.weight.numel() // 2
+
+
+@pytest.mark.parametrize("backend", ["reference", "factored", "native"])
+def test_attention_is_computed_in_single_precision_under_autocast(backend: str) -> None:
+    problem = make_problem()
+    plain = problem.attend(backend)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = problem.attend(backend)
+        maps = gevit.GroupAttention(Cyclic(4), 6, 8, heads=3).attention_of_pixel(torch.randn(1, 6, 4, 5, 5), (1, 1))
+    assert cast.dtype == maps.dtype == torch.float32
+    assert relative(cast, plain) < 1e-6
+
+
+def test_gradients_are_as_precise_where_backward_is_called_under_autocast() -> None:
+    """Those of attention; what autograd does around it is PyTorch's."""
+    layer, x = gevit.GroupAttention(Cyclic(4), 6, 8, heads=3, backend="factored"), torch.randn(2, 6, 4, 5, 5)
+    weights = [layer.query.weight, layer.key.weight, layer.value.weight, layer.out.weight]
+    wanted = torch.autograd.grad(layer(x).square().sum(), weights)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = torch.autograd.grad(layer(x).square().sum(), weights)
+    for one, other in zip(found, wanted, strict=True):
+        assert relative(one, other) < 1e-5

@@ -234,3 +234,13 @@ def test_an_image_of_224_pixels_takes_the_memory_that_is_stated() -> None:
     infer, train = map(float, done.stdout.split())
     assert infer < 64
     assert train < 160
+
+
+def test_looking_at_the_maps_leaves_every_layer_in_its_mode() -> None:
+    model = gevit.create_model("r4_sa", preset="nano").train()
+    frozen = [layer for layer in model.modules() if isinstance(layer, nn.BatchNorm3d)]
+    for layer in frozen:
+        layer.eval()
+    gevit.models.FeatureMaps(model)
+    assert model.training
+    assert not any(layer.training for layer in frozen)

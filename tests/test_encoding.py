@@ -102,3 +102,37 @@ def test_coordinates_are_encoded_smoothly_at_the_start() -> None:
 def test_unknown_encoding() -> None:
     with pytest.raises(ValueError, match="unknown encoding 'absolute'; valid: ge, gsa, relative"):
         element_table("absolute", Cyclic(4))
+
+
+@pytest.mark.parametrize(("group", "values"), [(Cyclic(4), 5), (Cyclic(8), 13), (Dihedral(8), 13), (Cyclic(12), 27)])
+def test_coordinates_that_differ_by_rounding_are_one(group: Group, values: int) -> None:
+    table = offset_table(group, 5)
+    assert len(table.rows) == len(table.columns) == values
+    assert np.diff(np.sort(table.rows)).min() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("group", "neighborhood"), [(Cyclic(4), 5), (Cyclic(4), 9), (Cyclic(8), 5), (Cyclic(12), 5), (Dihedral(8), 7)]
+)
+def test_a_start_like_a_convolution_is_well_conditioned(group: Group, neighborhood: int) -> None:
+    """One step of an optimizer moves the encoding a little, not to anywhere, and half precision can hold it."""
+    for seed in range(3):
+        torch.manual_seed(seed)
+        layer = GroupAttention(group, 16, 16, 4, neighborhood, initialisation="convolution")
+        for function in (layer.positions.row, layer.positions.column):
+            assert max(float(parameter.detach().abs().max()) for parameter in function.parameters()) < 1000
+        before = layer.positions(9, 9).space
+        optimizer = torch.optim.SGD(layer.parameters(), 1e-3 / 16)
+        sum(parameter.sum() for parameter in layer.positions.parameters()).backward()  # type: ignore[union-attr]
+        optimizer.step()
+        assert (layer.positions(9, 9).space - before).abs().max() < 0.1 * before.abs().max()
+
+
+def test_heads_that_start_like_a_convolution_look_at_a_pixel_near_the_centre() -> None:
+    for group, neighborhood in ((Cyclic(4), 5), (Cyclic(4), 9), (Cyclic(8), 5)):
+        torch.manual_seed(0)
+        layer = GroupAttention(group, 16, 16, 9, neighborhood, initialisation="convolution")
+        radius = neighborhood // 2
+        maps = layer.attention_of_pixel(torch.randn(1, 16, group.order, 11, 11), (5, 5))
+        near = maps.sum(-3)[..., radius - 2 : radius + 3, radius - 2 : radius + 3].sum((-2, -1))
+        assert near.mean() > 0.9

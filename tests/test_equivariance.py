@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import gevit
 from gevit.equivariance import EquivarianceError, assert_equivariant, measure
 from gevit.groups import Cyclic, Dihedral
+from gevit.layers import GroupAttention, LiftingAttention
 
 
 class Lift(nn.Module):
@@ -141,3 +142,26 @@ def test_reports_can_be_copied_and_pickled(again: Callable[[Any], Any]) -> None:
     assert str(again(report)) == str(report)
     for error, found in zip(report, map(again, report), strict=True):
         assert (found, vars(found)) == (error, vars(error))
+
+
+def test_branches_left_out_at_random_are_dropout_too() -> None:
+    model = gevit.create_model("r4_sa", preset="small").train()
+    for layer in model.modules():
+        if isinstance(layer, (GroupAttention, LiftingAttention)):
+            layer.dropout = 0.0
+        elif isinstance(layer, nn.Dropout):
+            layer.p = 0.0
+    with pytest.raises(ValueError, match=r"call module.eval\(\) first"):
+        measure(model, torch.randn(1, 3, 32, 32), Cyclic(4))
+
+
+def test_what_a_module_may_return() -> None:
+    x = torch.randn(1, 1, 4, 4)
+    assert measure(lambda x: {"map": x, "mask": x > 0, "none": None}, x, Cyclic(4)).worst == 0
+    assert measure(lambda x: x.cumsum(-1) > 0, x, Cyclic(4)).worst == 1
+    with pytest.raises(TypeError, match="returns a int, expected tensors"):
+        measure(lambda x: (x, 3), x, Cyclic(4))
+    with pytest.raises(ValueError, match="returns no tensor"):
+        measure(lambda _: (), x, Cyclic(4))
+    with pytest.raises(ValueError, match="nothing to measure"):
+        measure(nn.Identity(), x[:0], Cyclic(4))

@@ -172,3 +172,17 @@ def test_halving_is_a_convolution_and_then_a_blur(size: tuple[int, int]) -> None
     convolution.halve = False
     inner = (..., slice(1, -1), slice(1, -1))
     torch.testing.assert_close(halved[inner], Downsample()(convolution(x))[inner])
+
+
+@pytest.mark.parametrize("size", [2, 4, 5])
+@pytest.mark.parametrize("padding", [0, 1, 2])
+@pytest.mark.parametrize("sides", [(8, 9), (9, 8), (6, 6)])
+@pytest.mark.parametrize("lifting", [True, False])
+def test_halving_is_exact_whatever_the_convolution_leaves(
+    size: int, padding: int, sides: tuple[int, int], lifting: bool
+) -> None:
+    """What is halved is the convolved map, which an even filter makes odd where the image is even."""
+    group = Dihedral(4)
+    layer = GroupConv(group, 2, 3, size, padding, lifting, halve=True).double()
+    x = torch.randn(1, 2, *([] if lifting else [group.order]), *sides, dtype=torch.float64)
+    assert_equivariant(layer, x, group, tolerance=1e-12)

@@ -122,3 +122,19 @@ def test_bad_actions() -> None:
     with pytest.raises(TypeError, match="floating-point"):
         group.act_on_image(torch.zeros(3, 3, dtype=torch.uint8), 1)
     assert group.act_on_image(torch.zeros(3, 3, dtype=torch.uint8), 2).dtype == torch.uint8
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sixteen_bits_are_interpolated_where_they_should_be(dtype: torch.dtype) -> None:
+    image = torch.rand(1, 1, 65, 65).to(dtype)
+    moved, wanted = (Cyclic(8).act_on_image(x, 1) for x in (image, image.float()))
+    assert moved.dtype == dtype
+    assert (moved.float() - wanted).abs().max() <= torch.finfo(dtype).eps
+
+
+def test_tables_are_where_they_can_be_read_whatever_the_default_device() -> None:
+    with torch.device("meta"):
+        group = Dihedral(4)
+        assert group.product.device.type == "cpu"
+        assert group.act_on_image(torch.rand(3, 3), 1).device.type == "meta"
+        assert Cyclic(8).act_on_image(torch.rand(3, 3), 1).device.type == "meta"

@@ -16,6 +16,7 @@ from gevit.equivariance import assert_equivariant, measure
 from gevit.groups import Cyclic
 from gevit.layers import InvariantPooling
 from gevit.models import EquivariantModel, GroupTransformer, Preset, Stage
+from gevit.models.base import info_of
 from gevit.models.registry import SELF_ATTENTION
 
 PARAMETERS = {
@@ -312,3 +313,33 @@ class TestBadInput:
             model(torch.randn(1, 3, 28, 28))
         with pytest.raises(TypeError, match=r"torch\.uint8"):
             model(torch.zeros(1, 1, 28, 28, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize("preset", ["rotmnist", "nano"])
+@pytest.mark.parametrize("name", ["z2_sa", "d4_sa", "r8_sa"])
+def test_models_are_made_where_the_default_device_is(name: str, preset: str) -> None:
+    with torch.device("meta"):
+        model = gevit.create_model(name, preset=preset)
+    assert {tensor.device.type for tensor in (*model.parameters(), *model.buffers())} == {"meta"}
+    assert model.eval()(torch.empty(2, 1, 28, 28, device="meta")).shape == (2, 10)
+
+
+@pytest.mark.parametrize("preset", ["rotmnist", "nano"])
+def test_an_image_of_another_precision_is_told_how_to_fit(preset: str) -> None:
+    model = gevit.create_model("r4_sa", preset=preset).eval()
+    with pytest.raises(TypeError, match=r"input is torch.float64 and the weights are torch.float32.*x.to\("):
+        model(torch.rand(1, 1, 28, 28, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("rate", [1.0, -0.1, 2.0])
+def test_rates_of_stochastic_depth_that_cannot_be(rate: float) -> None:
+    model = gevit.create_model("r4_sa", preset="nano")
+    assert isinstance(model, GroupTransformer)
+    with pytest.raises(ValueError, match="rate of stochastic depth must be at least 0 and below 1"):
+        model.set_drop_path(rate)
+
+
+def test_pixels_that_are_integers_are_not_normalised() -> None:
+    model = gevit.create_model("r4_sa", preset="nano", pretrained=True)
+    with pytest.raises(TypeError, match=r"got torch.uint8; convert x.float\(\) / 255"):
+        info_of(model).normalize(torch.zeros(1, 28, 28, dtype=torch.uint8))

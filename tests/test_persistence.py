@@ -116,8 +116,10 @@ def test_a_model_that_info_does_not_describe_is_not_saved(tmp_path: Path) -> Non
     path = tmp_path / "model.safetensors"
     with pytest.raises(ValueError, match=r"not the one that info describes: .* expected float32\[3, 20\]"):
         gevit.save(gevit.create_model("r4_sa", num_classes=10), INFO, path)
+    mixed = build(INFO)
+    mixed.lifting.double()
     with pytest.raises(ValueError, match="float64"):
-        gevit.save(build(INFO).double(), INFO, path)
+        gevit.save(mixed, INFO, path)
     with pytest.raises(ValueError, match=r"expected a \.safetensors file"):
         gevit.save(build(INFO), INFO, tmp_path / "model.pt")
     assert not list(tmp_path.iterdir())
@@ -343,3 +345,27 @@ def test_command_line_flags_do_not_wait_for_torch() -> None:
         "from gevit.cli import evaluate, predict; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_a_model_comes_back_in_its_precision(tmp_path: Path, dtype: torch.dtype) -> None:
+    model = gevit.load(pretrained_path("r4_sa", "nano")).to(dtype)
+    gevit.save(model, info_of(model), tmp_path / "model.safetensors")
+    again = gevit.load(tmp_path)
+    assert {tensor.dtype for tensor in again.parameters()} == {dtype}
+    for one, other in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_the_default_precision_does_not_matter() -> None:
+    torch.set_default_dtype(torch.float64)
+    try:
+        model = gevit.create_model("r4_sa", preset="nano", pretrained=True)
+        assert model(torch.zeros(1, 1, 28, 28, dtype=torch.float32)).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_the_weights_of_a_hub_folder_can_be_named(tmp_path: Path) -> None:
+    gevit.create_model("r4_sa", preset="nano", pretrained=True).save_pretrained(tmp_path)
+    assert gevit.load(tmp_path / "model.safetensors").info == gevit.load(tmp_path).info

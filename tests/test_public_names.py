@@ -133,3 +133,9 @@ def test_one_version() -> None:
         gevit.__version__
     )
     assert 'dynamic = ["version"]' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def test_modules_are_there_before_anybody_imports_them() -> None:
+    code = "import gevit; gevit.layers.Downsample, gevit.group_conv.GroupConv, gevit.encoding.ENCODINGS"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert not hasattr(gevit, "no_such_module")

@@ -369,8 +369,7 @@ def test_a_limited_run_says_how_much_of_the_data_it_had(tmp_path: Path, reported
 def test_a_limited_run_knows_the_data_that_it_was_cut_from() -> None:
     """Those may change, and then have other test images."""
     whole = open_data(TrainConfig())[0]
-    for limit in ("limit_train", "limit_valid", "limit_test"):
-        config = TrainConfig(**{limit: 10})
+    for config in (TrainConfig(limit_train=10), TrainConfig(limit_valid=10), TrainConfig(limit_test=10)):
         data, _, origin = open_data(config)
         assert data.digest != origin == whole.digest
         assert describe_model(config, data, origin).trained["data_digest"] == whole.digest

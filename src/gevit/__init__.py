@@ -6,7 +6,7 @@
 >>> gevit.equivariance.assert_equivariant(model, images, gevit.groups.Dihedral(4), tolerance=1e-4)
 """
 
-import importlib
+import importlib.util
 from typing import TYPE_CHECKING
 
 from gevit._version import __version__ as __version__
@@ -55,7 +55,7 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
-    if name in __all__:
+    if not name.startswith("_") and importlib.util.find_spec(f"gevit.{name}"):
         return importlib.import_module(f"gevit.{name}")
     raise AttributeError(f"module 'gevit' has no attribute {name!r}")
 

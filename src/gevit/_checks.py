@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor
 
 from gevit.groups import Group
@@ -51,6 +52,27 @@ def check_neighborhood(value: int | None) -> int | None:
             f"use {value - 1} or {value + 1}, or None for global attention"
         )
     return value
+
+
+def check_group(group: Group) -> Group:
+    """Return `group` if it is one."""
+    if not isinstance(group, Group):
+        raise TypeError(f"group must be a group such as gevit.groups.Dihedral(4), got {group!r}")
+    return group
+
+
+def casts_automatically(device: torch.device) -> bool:
+    """Whether autocast is on; some devices have none."""
+    return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
+
+
+def check_dtype(x: Tensor, parameter: Tensor) -> None:
+    """Check that an input has the precision of the weights; autocast brings them together."""
+    if x.dtype != parameter.dtype and not casts_automatically(x.device):
+        raise TypeError(
+            f"the input is {x.dtype} and the weights are {parameter.dtype}; convert one of them: "
+            f"x.to({parameter.dtype}), or .to({x.dtype}) of the model or layer"
+        )
 
 
 def check_image(x: Tensor, channels: int) -> None:

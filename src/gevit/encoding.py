@@ -24,11 +24,13 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from gevit._checks import check_choice
+from gevit._checks import casts_automatically, check_choice
 from gevit.groups import Group
 from gevit.linear import Linear, Norm
 
 Elements = Int[Tensor, "#outputs #queries #keys"]
+
+LEAST_FEATURE = 1e-3  # a share of the largest; see `CoordinateEncoding.fit`
 
 
 def _ge(group: Group, h: Elements, query: Elements, key: Elements) -> Elements:
@@ -62,7 +64,7 @@ def element_table(encoding: str, group: Group) -> Int[Tensor, "outputs queries k
             [2, 0, 1],
             [1, 2, 0]])
     """
-    elements = torch.arange(group.order)
+    elements = torch.arange(group.order, device="cpu")
     h, query, key = elements[:, None, None], elements[None, :, None], elements[None, None, :]
     table = ENCODINGS[check_choice("encoding", encoding, ENCODINGS)](group, h, query, key)
     # An encoding may ignore one of the three; backends read a full table.
@@ -106,9 +108,14 @@ def offset_table(group: Group, neighborhood: int) -> OffsetTable:
         for q in exact:
             moved = grid @ matrices[q].astype(np.int64) + radius
             index[group.product[q, representative]] = first + moved[:, 0] * neighborhood + moved[:, 1]
-    rows, row_index = np.unique(np.concatenate(offsets)[:, 0], return_inverse=True)
-    columns, column_index = np.unique(np.concatenate(offsets)[:, 1], return_inverse=True)
+    (rows, row_index), (columns, column_index) = map(_distinct, np.concatenate(offsets).T)
     return OffsetTable(rows, columns, row_index, column_index, index)
+
+
+def _distinct(values: Float[np.ndarray, n]) -> tuple[Float[np.ndarray, " few"], Int[np.ndarray, n]]:
+    """The values that differ by more than rounding, and which of them each is."""
+    _, first, index = np.unique(values.round(12), return_index=True, return_inverse=True)
+    return values[first], index
 
 
 class CoordinateEncoding(nn.Sequential):
@@ -131,13 +138,18 @@ class CoordinateEncoding(nn.Sequential):
         return encoded
 
     @torch.no_grad()
-    def fit(self, coordinates: Float[Tensor, n], values: Float[Tensor, "n few"]) -> None:
-        """Set the last map so that the first channels take these values there, and the others 0 (least squares)."""
+    def fit(self, coordinates: Float[Tensor, n], values: Float[Tensor, "n few"], importance: Float[Tensor, n]) -> None:
+        """Set the last map so that the first channels take nearly these values there, and the others 0: least squares.
+
+        Where there are many coordinates, the hidden features of neighbours are nearly the same. What tells them apart
+        by less than LEAST_FEATURE is left out: to fit it as well would take weights of 10^5, with which the first step
+        of training, or half precision, makes any function of it.
+        """
         *features, last = self
         assert isinstance(last, Linear)
-        hidden = nn.Sequential(*features)(coordinates[:, None])
-        wanted = F.pad(values, (0, last.out_features - values.shape[1]))
-        last.weight.copy_((torch.linalg.pinv(hidden) @ wanted).T)
+        hidden = importance[:, None] * nn.Sequential(*features)(coordinates[:, None])
+        wanted = importance[:, None] * F.pad(values, (0, last.out_features - values.shape[1]))
+        last.weight.copy_((torch.linalg.pinv(hidden, rtol=LEAST_FEATURE) @ wanted).T)
 
 
 class Positions(NamedTuple):
@@ -187,11 +199,11 @@ class PositionalEncoding(nn.Module):
             elements = element_table(encoding, group)
         else:
             self.register_parameter("element", None)
-            elements = torch.zeros(group.order, 1, 1, dtype=torch.long)
+            elements = torch.zeros(group.order, 1, 1, dtype=torch.long, device="cpu")
         self.own_query = bool(element_channels) and encoding in OWN_QUERY
 
         # Tables follow from the group: they move with the module but are no part of its state.
-        self.register_buffer("element_index", elements, persistent=False)
+        self.register_buffer("element_index", self._tensor(elements.numpy()), persistent=False)
         if neighborhood is not None:
             for name, table in offset_table(group, neighborhood)._asdict().items():
                 self.register_buffer(f"_{name}", self._tensor(table), persistent=False)
@@ -220,7 +232,7 @@ class PositionalEncoding(nn.Module):
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:
     """Switches autocast off where it is on: positions and softmaxes want all their digits."""
-    return torch.autocast(device.type, enabled=False) if torch.is_autocast_enabled(device.type) else nullcontext()
+    return torch.autocast(device.type, enabled=False) if casts_automatically(device) else nullcontext()
 
 
 def global_neighborhood(height: int, width: int) -> int:

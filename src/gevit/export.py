@@ -26,7 +26,7 @@ from gevit.equivariance import measure
 from gevit.files import write_aside
 from gevit.groups import Cyclic, Dihedral, Group
 from gevit.layers import GroupAttention, LiftingAttention
-from gevit.models.base import EquivariantModel
+from gevit.models.base import EquivariantModel, in_evaluation_mode
 
 FORMATS = ("onnx", "torch-export")
 METADATA = "gevit"
@@ -104,7 +104,8 @@ def compare(
     """Run the file on random images, another number of them than it was made with; the arguments are `export`'s."""
     program = read(path, format)
     images = _images(model, 3, image_size)
-    wanted = model.eval()(images)
+    with in_evaluation_mode(model):
+        wanted = model(images.to(next(model.parameters()).device)).cpu()
     difference = (program(images) - wanted).abs().max() / wanted.abs().max()
     group = model.group if images.shape[-2] == images.shape[-1] else _keeping_sides(model.group)
     return Comparison(float(difference), measure(program, images[:1], group, translations=()).worst)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gevit._checks import check_count, check_image, check_signal
+from gevit._checks import check_count, check_dtype, check_group, check_image, check_signal
 from gevit.groups import Group
 from gevit.linear import halving_window
 
@@ -37,12 +37,15 @@ class FilterBank(nn.Module):
 
     def __init__(self, group: Group, size: int, lifting: bool = False) -> None:
         super().__init__()
-        pixels = torch.eye(size**2, dtype=torch.float64).view(-1, size, size)
+        pixels = torch.eye(size**2, dtype=torch.float64, device="cpu").view(-1, size, size)
         turned = torch.stack([group.act_on_image(pixels, h) for h in range(group.order)])
         relative = group.product[group.inverse]  # [h, h^] is h^-1 h^
+        if lifting:
+            relative = relative[:, :1] * 0
         # Tables follow from the group: they move with the module but are no part of its state.
-        self.register_buffer("turns", turned.flatten(2).to(torch.get_default_dtype()), persistent=False)
-        self.register_buffer("relative", relative[:, :1] * 0 if lifting else relative, persistent=False)
+        device, dtype = torch.get_default_device(), torch.get_default_dtype()
+        self.register_buffer("turns", turned.flatten(2).to(device, dtype), persistent=False)
+        self.register_buffer("relative", relative.to(device), persistent=False)
 
     def forward(
         self, filters: Float[Tensor, "*channels elements size size"]
@@ -83,7 +86,7 @@ class GroupConv(nn.Module):
         halve: bool = False,
     ) -> None:
         super().__init__()
-        self.group = group
+        self.group = check_group(group)
         self.in_channels = check_count("in_channels", in_channels)
         self.out_channels = check_count("out_channels", out_channels)
         self.size = check_count("size", size)
@@ -111,6 +114,7 @@ class GroupConv(nn.Module):
                 f"a {x.shape[-2]}x{x.shape[-1]} map is too small for a {self.size}x{self.size} filter; "
                 "use larger images, or padding"
             )
+        check_dtype(x, self.weight)
         return self._convolve(x, self.bank(self.weight))
 
     def _convolve(
@@ -121,7 +125,7 @@ class GroupConv(nn.Module):
         filters = bank.transpose(1, 2).flatten(2, 3).flatten(0, 1)
         if self.halve:
             # Convolving and then blurring is convolving with blurred filters.
-            window = halving_window(x)
+            window = halving_window(x, *(side + 2 * self.padding - self.size + 1 for side in x.shape[-2:]))
             filters = F.conv2d(
                 filters.flatten(0, 1)[:, None], window[None, None], padding=[side - 1 for side in window.shape]
             ).unflatten(0, filters.shape[:2])[:, :, 0]

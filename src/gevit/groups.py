@@ -49,8 +49,8 @@ class Group:
         self.order = rotations * (2 if reflections else 1)
 
         # r^a s^i r^b s^j = r^(a ± b) s^(i + j), minus where s^i reflects.
-        turn = torch.arange(self.order) % rotations
-        mirror = torch.arange(self.order) // rotations
+        elements = torch.arange(self.order, device="cpu")  # tables are read here, wherever networks are
+        turn, mirror = elements % rotations, elements // rotations
         sign = 1 - 2 * mirror
         self.product = (turn[:, None] + sign[:, None] * turn) % rotations + rotations * ((mirror[:, None] + mirror) % 2)
         self.inverse = (-sign * turn) % rotations + rotations * mirror
@@ -125,13 +125,15 @@ class Group:
                 "convert it with .float()"
             )
         height, width = image.shape[-2:]
-        rows, columns = (torch.arange(n, dtype=torch.float64) - (n - 1) / 2 for n in (height, width))
+        rows, columns = (torch.arange(n, dtype=torch.float64, device="cpu") - (n - 1) / 2 for n in (height, width))
         points = torch.stack(torch.meshgrid(rows, columns, indexing="ij"), dim=-1)
         source = points @ self.matrices[element]  # row vectors: x^T g is (g^-1 x)^T
         # grid_sample wants (x, y) in units of half the image.
-        grid = (source / torch.tensor([height / 2, width / 2])).flip(-1).to(image)
-        planes = image.reshape(1, -1, height, width)
-        return F.grid_sample(planes, grid[None], padding_mode="zeros", align_corners=False).reshape(image.shape)
+        grid = (source / torch.tensor([height / 2, width / 2], device="cpu")).flip(-1)
+        # 16 bits are too few to say where a pixel is.
+        planes = image.reshape(1, -1, height, width).to(torch.promote_types(image.dtype, torch.float32))
+        moved = F.grid_sample(planes, grid[None].to(planes), padding_mode="zeros", align_corners=False)
+        return moved.reshape(image.shape).to(image.dtype)
 
     def _check(self, element: int) -> int:
         if not 0 <= element < self.order:

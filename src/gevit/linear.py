@@ -31,14 +31,14 @@ class Pointwise(Linear):
         return out
 
 
-def halving_window(planes: Float[Tensor, "*planes height width"]) -> Float[Tensor, "rows columns"]:
+def halving_window(like: Tensor, height: int, width: int) -> Float[Tensor, "rows columns"]:
     """The blur whose every other response halves height and width of padded planes, the same seen from either end.
 
     An even side is blurred by (1, 3, 3, 1) / 8, which samples the middles between pixels, an odd side by (1, 2, 1) / 4.
     """
     rows, columns = (
-        planes.new_tensor([1, 3, 3, 1]) / 8 if side % 2 == 0 else planes.new_tensor([1, 2, 1]) / 4
-        for side in planes.shape[-2:]
+        like.new_tensor([1, 3, 3, 1]) / 8 if side % 2 == 0 else like.new_tensor([1, 2, 1]) / 4
+        for side in (height, width)
     )
     return torch.outer(rows, columns)
 

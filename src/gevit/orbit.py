@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gevit._checks import check_choice
+from gevit._checks import check_choice, check_group
 from gevit.groups import Group
 
 # The mean of the logits is the invariant function nearest to the classifier. The mean of the probabilities is the vote
@@ -51,11 +51,9 @@ class Orbit(nn.Module):
 
     def __init__(self, model: nn.Module, group: Group, reduce: str = "mean") -> None:
         super().__init__()
-        if not isinstance(group, Group):
-            raise TypeError(f"group must be a group such as gevit.groups.Dihedral(4), got {group!r}")
         self.model = model
         self.training = model.training  # a model in evaluation mode stays so
-        self.group = group
+        self.group = check_group(group)
         self.reduce = check_choice("reduce", reduce, REDUCTIONS)
         self._factors = _factors(group)
 

@@ -45,7 +45,7 @@ def save(model: nn.Module, info: ModelInfo, path: str | Path) -> None:
 def save_pair(model: nn.Module, info: ModelInfo, weights_path: Path, info_path: Path) -> None:
     """The same for two files of any name."""
     state = _state(model)
-    _check_fit(state, _blank(info, "auto").state_dict(), "the model to save is not the one that info describes")
+    _check_fit(state, _blank(info, "auto", state).state_dict(), "the model to save is not the one that info describes")
     text = info.to_json().encode()
     # Both are on disk before the first of them takes the place of an earlier one.
     with write_aside(weights_path) as weights_aside, write_aside(info_path) as info_aside:
@@ -55,6 +55,8 @@ def save_pair(model: nn.Module, info: ModelInfo, weights_path: Path, info_path: 
 
 def load(path: str | Path, backend: str = "auto") -> EquivariantModel:
     """Read a model that `save` wrote, in evaluation mode; what is known of it is its `info`, a `ModelInfo`.
+
+    It is as precise as it was saved, float32 usually.
 
     Args:
         path: the `.safetensors` file, the `.json` beside it, the folder of a run, or one that `save_pretrained` wrote.
@@ -81,7 +83,7 @@ def load(path: str | Path, backend: str = "auto") -> EquivariantModel:
             f"{weights_path.name} and {info_path.name} in {weights_path.parent} do not belong together, or one of them "
             "was changed or damaged; take both from where they were saved, or save the model again"
         )
-    model = _blank(info, backend)
+    model = _blank(info, backend, state)
     _check_fit(state, model.state_dict(), f"the weights in {weights_path} are not those of {info.name!r} here")
     model.load_state_dict(state)
     model.info = info
@@ -107,9 +109,10 @@ def _pair(path: str | Path) -> tuple[Path, Path]:
     if not path.exists() and not path.suffix:
         raise ValueError(f"there is no {path}; expected the folder of a run, or a .safetensors file")
     if path.is_dir():
-        folder, path = path, path / IN_RUN_FOLDER
-        if (folder / HUB_CONFIG).is_file() and not path.with_suffix(".json").exists():
-            return path, folder / HUB_CONFIG
+        path = path / IN_RUN_FOLDER
+    hub_config = path.with_name(HUB_CONFIG)
+    if path.name == IN_RUN_FOLDER and hub_config.is_file() and not path.with_suffix(".json").exists():
+        return path, hub_config
     if path.suffix not in (".safetensors", ".json"):
         raise ValueError(
             f"expected a .safetensors file, the .json beside it, or a folder with {IN_RUN_FOLDER}, got {path}"
@@ -117,10 +120,13 @@ def _pair(path: str | Path) -> tuple[Path, Path]:
     return path.with_suffix(".safetensors"), path.with_suffix(".json")
 
 
-def _blank(info: ModelInfo, backend: str) -> EquivariantModel:
+def _blank(info: ModelInfo, backend: str, state: Mapping[str, Tensor]) -> EquivariantModel:
+    """A model of this kind, in the precision of the state."""
     # Its first weights are random and soon overwritten: the caller's random numbers stay as they are.
     with torch.random.fork_rng(devices=[]):
-        return build(info, backend)
+        model = build(info, backend)
+    precisions = [tensor.dtype for tensor in state.values() if tensor.is_floating_point()]
+    return model.to(precisions[0]) if precisions else model
 
 
 def _digest(text: bytes, state: Mapping[str, Tensor]) -> str:

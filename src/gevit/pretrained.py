@@ -97,7 +97,7 @@ def create_model(
         pretrained: load weights that come with the package, in evaluation mode: those trained on the data set of this
             name, such as `"eurosat"`, or True for the default ones (see `gevit.list_pretrained`). Their classes,
             normalisation and training are in `model.info`. Another `num_classes` gives them a new classifier, with
-            random weights, to be trained; other options than theirs are refused.
+            random weights, to be trained. Options that are left at their defaults are theirs; others are refused.
         restrict: the subgroup that feature maps live on from the last stage on, such as `"c4"`, or from stage 2 on,
             `"c4@2"`; the model is equivariant to that subgroup (see `GroupTransformer`).
         initialisation: how the attention of random weights starts: `"paper"`, or `"convolution"`, each head at a pixel

@@ -66,7 +66,8 @@ def attend(
     _check_kinds(query, key, value, positions)
     _check_shapes(query.shape, key.shape, value.shape, positions)
     _check_indices(positions)
-    return compute(Call(query, key, value, None, positions, query.shape[2], scale, Dropout.draw(dropout), backend))
+    with full_precision(query.device):
+        return compute(Call(query, key, value, None, positions, query.shape[2], scale, Dropout.draw(dropout), backend))
 
 
 def attend_projected(
@@ -138,7 +139,8 @@ def attention_of_pixel(
     pixels = query.new_ones(1, 1, 1, 1, height, width, dtype=torch.bool)
     around, inside = (neighbors_of(x, pixel, side) for x in (key, pixels))
     asking = query[..., row : row + 1, column : column + 1]
-    found = coefficients(asking, around, inside, positions, scale)
+    with full_precision(query.device):
+        found = coefficients(asking, around, inside, positions, scale)
     maps: Tensor = found[:, :, 0, 0].unflatten(-1, (side, side))
     return maps
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from gevit.attention import factored, graph, native, triton_backend
 from gevit.attention.dropout import Dropout
 from gevit.attention.reference import attend_reference
-from gevit.encoding import Positions
+from gevit.encoding import Positions, full_precision
 
 # Numbers that the queries, keys and values of one chunk of images may hold together.
 CHUNK_NUMBERS = 2**22
@@ -187,7 +187,11 @@ def _forward_shape(*arguments: Any) -> tuple[Tensor, Tensor]:
 
 
 def _backward(grad: Tensor, kept: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    call = read_call(*arguments)
+    with full_precision(grad.device):  # of whoever calls backward() under autocast, too
+        return _gradients(grad, kept, read_call(*arguments))
+
+
+def _gradients(grad: Tensor, kept: Tensor, call: Call) -> tuple[Tensor, ...]:
     backend, nothing = _backend(call), grad.new_empty(0)
     if call.projections is None:
         *d_sources, d_space, d_element = backend.backward(grad, *call.attention_of(slice(0, len(grad))))

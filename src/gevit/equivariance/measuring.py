@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from gevit.groups import Group
+from gevit.layers import StochasticDepth
 
 
 class EquivarianceError(AssertionError):
@@ -145,7 +146,10 @@ def assert_equivariant(
 ) -> None:
     """Raise `EquivarianceError` unless `module` commutes with every quarter turn and flip of the group, to rounding.
 
-    Elements that interpolate are not asserted: no network on a square grid is exactly equivariant to them.
+    Elements that interpolate are not asserted: no network on a square grid is exactly equivariant to them. The largest
+    error of an output is relative to its largest number: what is far smaller, in a channel of its own, is not seen.
+    Where no exact element changes the input, nothing is proved: `Cyclic(3)` has none but the identity, and zeros stay
+    zeros.
 
     Args:
         module: as in `measure`.
@@ -206,8 +210,12 @@ def _element_errors(
 
 def _outputs(module: Callable[[Tensor], object], x: Tensor, group: Group) -> list[Tensor]:
     """The tensors that the module returns, each of a kind that the group is known to act on."""
-    outputs: list[Tensor] = pytree.tree_leaves(module(x))
+    outputs: list[Tensor] = [y for y in pytree.tree_leaves(module(x)) if y is not None]
+    if not outputs:
+        raise ValueError("the module returns no tensor")
     for y in outputs:
+        if not isinstance(y, Tensor):
+            raise TypeError(f"the module returns a {type(y).__name__}, expected tensors; leave it out")
         if y.ndim not in (0, 1, 2, 4, 5):
             raise ValueError(
                 f"the module returns a tensor of {y.ndim} axes, {tuple(y.shape)}: expected logits [batch, classes], "
@@ -226,6 +234,8 @@ def _check_input(module: object, x: Tensor, group: Group) -> None:
         )
     if not x.is_floating_point():
         raise TypeError(f"expected a floating-point input, got {x.dtype}; convert it, e.g. x.float() / 255")
+    if not x.numel():
+        raise ValueError(f"there is nothing to measure in an input of shape {tuple(x.shape)}")
     if isinstance(module, nn.Module) and module.training:
         dropping = [m for m in module.modules() if _drops(m)]
         if dropping:
@@ -235,7 +245,9 @@ def _check_input(module: object, x: Tensor, group: Group) -> None:
 
 
 def _drops(module: nn.Module) -> bool:
-    rate = getattr(module, "p" if isinstance(module, nn.modules.dropout._DropoutNd) else "dropout", 0.0)
+    kinds: tuple[tuple[type[nn.Module], str], ...] = ((nn.modules.dropout._DropoutNd, "p"), (StochasticDepth, "rate"))
+    name = next((name for kind, name in kinds if isinstance(module, kind)), "dropout")
+    rate = getattr(module, name, 0.0)
     return isinstance(rate, float) and rate > 0
 
 
@@ -264,6 +276,8 @@ def compare(found: Tensor, wanted: Tensor, name: str, exact: bool = True) -> Rel
     """The worst and the mean relative error of what was found against what was wanted."""
     if found.shape != wanted.shape:
         raise ValueError(f"the output for {name} has shape {tuple(found.shape)}, expected {tuple(wanted.shape)}")
+    if wanted.dtype == torch.bool:
+        found, wanted = found.float(), wanted.float()
     difference, scale = (found - wanted).abs().double(), wanted.abs().double()
     worst, mean = _ratio(difference.max(), scale.max()), _ratio(difference.mean(), scale.mean())
     return RelativeError(worst, mean, name, exact)

@@ -13,7 +13,7 @@ from gevit.data import Split
 from gevit.data.rotation import rotate
 from gevit.equivariance import Report, measure
 from gevit.evaluation.metrics import Evaluation, score
-from gevit.models.base import EquivariantModel
+from gevit.models.base import EquivariantModel, in_evaluation_mode
 from gevit.orbit import Orbit
 
 Normalize = Callable[[Tensor], Tensor]
@@ -122,13 +122,8 @@ def predict_logits(
 
     They are computed where the model is: `model.to(device)` decides.
     """
-    training = model.training
-    model.eval()
-    try:
-        with torch.inference_mode():
-            logits: Tensor = model(images.to(_device(model))).cpu()
-    finally:
-        model.train(training)
+    with torch.inference_mode(), in_evaluation_mode(model):
+        logits: Tensor = model(images.to(_device(model))).cpu()
     broken = int((~logits.isfinite()).any(1).sum())
     if broken:
         raise ValueError(f"the model gives logits that are not finite for {broken} of {len(images)} images")

@@ -12,13 +12,15 @@ from torch import Tensor, nn
 from gevit._checks import (
     check_choice,
     check_count,
+    check_dtype,
+    check_group,
     check_image,
     check_neighborhood,
     check_rate,
     check_signal,
 )
-from gevit.attention import BACKENDS, Projections, attend_projected, attention_of_pixel
-from gevit.encoding import ENCODINGS, PositionalEncoding
+from gevit.attention import BACKENDS, Projections, attend, attend_projected, attention_of_pixel
+from gevit.encoding import ENCODINGS, PositionalEncoding, Positions
 from gevit.groups import Group
 from gevit.linear import Pointwise
 
@@ -48,7 +50,7 @@ class _Attention(nn.Module):
         backend: str,
     ) -> None:
         super().__init__()
-        self.group = group
+        self.group = check_group(group)
         self.in_channels = check_count("in_channels", in_channels)
         self.out_channels = check_count("out_channels", out_channels)
         self.heads = check_count("heads", heads)
@@ -68,21 +70,37 @@ class _Attention(nn.Module):
 
     def _attend(self, x: Float[Tensor, "batch channels element height width"]) -> Tensor:
         maps = (self.query, self.key, self.value)
+        check_dtype(x, next(self.parameters()))
+        if not all(map(_is_plain, (*maps, self.out))):
+            (query, key, value), positions = self._called(x, *maps)
+            dropout = self.dropout if self.training else 0.0
+            mixed = attend(query, key, value, positions, scale=self._scale, dropout=dropout, backend=self.backend)
+            return self.out(mixed.flatten(1, 2).to(x.dtype))  # type: ignore[no-any-return]
         weights, biases = torch.stack([m.weight for m in maps]), torch.stack([m.bias for m in maps])
         return attend_projected(
             x,
             Projections(weights, biases, self.out.weight, self.out.bias),
             self.positions(*x.shape[-2:]),
             heads=self.heads,
-            scale=1 / math.sqrt(self.in_channels),
+            scale=self._scale,
             dropout=self.dropout if self.training else 0.0,
             backend=self.backend,
         )
 
     def _attention_of_pixel(self, x: Tensor, pixel: tuple[int, int]) -> Tensor:
-        query, key = (m(x).unflatten(1, (self.head_channels, self.heads)) for m in (self.query, self.key))
-        scale = 1 / math.sqrt(self.in_channels)
-        return attention_of_pixel(query, key, self.positions(*x.shape[-2:]), pixel, scale=scale)
+        (query, key), positions = self._called(x, self.query, self.key)
+        return attention_of_pixel(query, key, positions, pixel, scale=self._scale)
+
+    @property
+    def _scale(self) -> float:
+        return 1 / math.sqrt(self.in_channels)
+
+    def _called(self, x: Tensor, *projections: nn.Module) -> tuple[list[Tensor], Positions]:
+        """The heads that projections give when they are called, and the positions, at least in single precision."""
+        positions = self.positions(*x.shape[-2:])
+        dtype = torch.promote_types(positions.space.dtype, torch.float32)
+        heads = [m(x).unflatten(1, (self.head_channels, self.heads)).to(dtype) for m in projections]
+        return heads, positions._replace(space=positions.space.to(dtype), element=positions.element.to(dtype))
 
     def _initialise(self, initialisation: str) -> None:
         """Start as in the paper, which every layer does on its own, or like a convolution."""
@@ -98,8 +116,8 @@ class _Attention(nn.Module):
 
         within the parameters of rho_P and the bias of the query. Expanded, the square is a sum of products of (r^2, r),
         which rho_P is fitted to, with (-1, 2 t_k), which the query's bias holds; t_k^2 is the same for all keys. The
-        fit is exact for quarter turns and flips up to 15x15, and approximate for finer rotations. Lifting has no
-        elements, and its heads start at offsets alone.
+        fit is exact for quarter turns and flips up to 5x5. Of more coordinates, it is closest around the centre, where
+        the scores are that matter. Lifting has no elements, and its heads start at offsets alone.
         """
         part, element = self.positions.coordinate_channels, self.positions.element
         if part < 2:
@@ -111,7 +129,8 @@ class _Attention(nn.Module):
         size = SHARPNESS * radius**2 * root / 2
         for function, name in ((self.positions.row, "_rows"), (self.positions.column, "_columns")):
             coordinates = self.positions.get_buffer(name)
-            function.fit(coordinates, size * torch.stack([coordinates**2, coordinates], dim=1))
+            importance = (1 + radius * coordinates.abs()) ** -2
+            function.fit(coordinates, size * torch.stack([coordinates**2, coordinates], dim=1), importance)
         codes = torch.empty(1, 0)
         if element is not None:
             codes = F.normalize(nn.init.orthogonal_(torch.empty_like(element)), dim=1)
@@ -134,6 +153,11 @@ class _Attention(nn.Module):
             f"{self.group}, {self.in_channels} -> {self.out_channels}, heads={self.heads}, "
             f"neighborhood={self.neighborhood}, dropout={self.dropout}, backend={self.backend!r}"
         )
+
+
+def _is_plain(projection: nn.Module) -> bool:
+    """Whether its weights are all there is to know: it is a linear map that nothing was wrapped around or hooked to."""
+    return type(projection) is Pointwise and not (projection._forward_hooks or projection._forward_pre_hooks)
 
 
 class LiftingAttention(_Attention):
@@ -169,9 +193,10 @@ class LiftingAttention(_Attention):
     ) -> None:
         super().__init__(group, in_channels, out_channels, heads, neighborhood, dropout, backend)
         if self.head_channels % 2:
+            below, above = 4 * (out_channels // 4), 4 * (out_channels // 4) + 4
             raise ValueError(
                 f"out_channels of a lifting layer must be a multiple of 4 (rows and columns share half of it), "
-                f"got {out_channels}; use {max(4, 4 * (out_channels // 4))} or {4 * (out_channels // 4) + 4}"
+                f"got {out_channels}; use {f'{below} or {above}' if below else above}"
             )
         self.positions = PositionalEncoding(group, neighborhood, self.head_channels // 2)
         self._initialise(initialisation)

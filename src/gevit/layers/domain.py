@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -37,8 +38,9 @@ class Restriction(nn.Module):
         members = group.elements_of(subgroup)
         cosets = group.product[members]  # [k, r] is k r
         smallest = cosets.amin(0)
-        self.register_buffer("cosets", cosets[:, smallest.unique()].T, persistent=False)
-        self.group, self.index = group, len(self.cosets)
+        chosen = cosets[:, smallest.unique()].T
+        self.register_buffer("cosets", chosen.to(torch.get_default_device()), persistent=False)
+        self.group, self.index = group, len(chosen)
 
     def forward(
         self, x: Float[Tensor, "batch channels order height width"]
@@ -62,7 +64,7 @@ class Downsample(nn.Module):
     ) -> Float[Tensor, "batch channels order rows columns"]:
         """Blur and sample the last two axes."""
         planes = x.flatten(1, 2)
-        window = halving_window(planes).expand(planes.shape[1], 1, -1, -1)
+        window = halving_window(planes, *planes.shape[-2:]).expand(planes.shape[1], 1, -1, -1)
         planes = F.pad(planes, (1, 1, 1, 1), mode="replicate")
         halved: Tensor = F.conv2d(planes, window, stride=2, groups=planes.shape[1]).unflatten(1, x.shape[1:3])
         return halved

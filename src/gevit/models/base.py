@@ -16,12 +16,24 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from gevit._checks import check_image, check_num_classes
+from gevit._checks import check_dtype, check_image, check_num_classes
 from gevit.groups import Group
 from gevit.layers import InvariantPooling
 from gevit.linear import Dropout, Pointwise
 from gevit.models.info import ModelInfo
 from gevit.models.presets import Preset
+
+
+@contextlib.contextmanager
+def in_evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """The model in evaluation mode; afterwards every part is in the mode that it was in."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
 
 
 class EquivariantModel(nn.Module):
@@ -105,6 +117,7 @@ class EquivariantModel(nn.Module):
         """The same one by one, as the network goes on."""
         check_image(x, self.preset.in_channels)
         self._check_size(*x.shape[-2:])
+        check_dtype(x, next(self.parameters()))
         x = self.input_dropout(x)
         for name, layer in [("lifting", self.lifting), *self.body.items()]:
             x = checkpointed(layer, x) if self.grad_checkpointing and torch.is_grad_enabled() else layer(x)

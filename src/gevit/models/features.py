@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gevit.group_conv import GroupConv
 from gevit.layers import Downsample, MaxPool
-from gevit.models.base import EquivariantModel
+from gevit.models.base import EquivariantModel, in_evaluation_mode
 
 
 class MapInfo(NamedTuple):
@@ -75,6 +75,8 @@ class FeatureMaps(nn.Module):
         self.training = model.training
         stages = _stages(model)
         chosen = range(len(stages)) if out_indices is None else out_indices
+        if not isinstance(chosen, Sequence):
+            raise TypeError(f"out_indices must be several, such as (-1,) for the last map, got {out_indices!r}")
         for index in chosen:
             if not -len(stages) <= index < len(stages):
                 raise ValueError(
@@ -100,14 +102,13 @@ def _stages(model: EquivariantModel) -> list[MapInfo]:
     parameter = next(model.lifting.parameters())
     image = parameter.new_zeros(1, model.preset.in_channels, *2 * [model.smallest_image])
     layers = {"lifting": model.lifting, **model.body}
-    training, reduction = model.training, 1
+    reduction = 1
     found: dict[int, MapInfo] = {}
-    with torch.no_grad():
-        for name, signal in model.eval().iterate_features(image):
+    with torch.no_grad(), in_evaluation_mode(model):
+        for name, signal in model.iterate_features(image):
             reduction *= _stride(layers[name])
             if name != "classes":
                 found[reduction] = MapInfo(name, signal.shape[1], signal.shape[2], reduction)
-    model.train(training)
     return list(found.values())
 
 

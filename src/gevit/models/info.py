@@ -103,6 +103,8 @@ class ModelInfo:
 
     def normalize(self, images: Tensor) -> Tensor:
         """Pixels in [0, 1], `[..., channels, height, width]`, as the model takes them: (x - mean) / std."""
+        if not images.is_floating_point():
+            raise TypeError(f"pixels in [0, 1] are floating-point numbers, got {images.dtype}; convert x.float() / 255")
         mean, std = (images.new_tensor(values)[:, None, None] for values in (self.mean, self.std))
         return (images - mean) / std
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-import torch
 from torch import Tensor, nn
 
+from gevit._checks import check_rate
 from gevit.group_conv import GroupConv, ResidualConv
 from gevit.groups import Group, named_group
 from gevit.layers import (
@@ -148,9 +148,10 @@ class GroupTransformer(EquivariantModel):
 
     def set_drop_path(self, rate: float) -> None:
         """Set the rate of stochastic depth of the last pre-norm block, which falls linearly to 0 at the first."""
+        check_rate("the rate of stochastic depth", rate)
         paths = [layer for layer in self.modules() if isinstance(layer, StochasticDepth)]
-        for path, share in zip(paths, torch.linspace(0, 1, len(paths)).tolist(), strict=True):
-            path.rate = rate * share
+        for number, path in enumerate(paths):
+            path.rate = rate * number / max(1, len(paths) - 1)
 
     def iterate_features(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Every map as a signal on `group`, also those before a restriction to it."""
@@ -187,6 +188,8 @@ def _restriction(restrict: str | None, group: Group, stages: int) -> tuple[Group
     """The subgroup, and the stage from which on feature maps live on it."""
     if restrict is None:
         return group, None
+    if not isinstance(restrict, str):
+        raise TypeError(f"restrict is the name of a subgroup, such as 'c4', got {restrict!r}")
     name, at, number = restrict.partition("@")
     if at and not (number.isdecimal() and 1 <= int(number) <= stages):
         raise ValueError(f"restrict={restrict!r}: the stage after @ must be from 1 to {stages}")
