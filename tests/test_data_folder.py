@@ -4,6 +4,7 @@ import os
 import threading
 import time
 import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -405,6 +406,29 @@ def test_only_so_many_pixels_are_decoded_at_once(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(file_split, "decode", counted)
     open_dataset(str(tmp_path), image_size=8)
     assert most <= 2
+
+
+def test_who_interrupts_does_not_wait_for_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        fill(tmp_path / name, 100, (4, 4))
+    decoded: list[Path] = []
+
+    def slow(path: Path, size: int, channels: int) -> np.ndarray:
+        decoded.append(path)
+        time.sleep(0.01)
+        return decode(path, size, channels)
+
+    def interrupted(items: Iterable[Any], what: str, total: int | None = None) -> Iterator[Any]:
+        for number, item in enumerate(items):
+            if what == "checking images" and number == 3:
+                raise KeyboardInterrupt
+            yield item
+
+    monkeypatch.setattr(file_split, "decode", slow)
+    monkeypatch.setattr(file_split, "progress_of", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        open_dataset(str(tmp_path), image_size=4)
+    assert len(decoded) < 100
 
 
 def test_sizes_that_no_memory_holds_are_refused(two_classes: Path) -> None:

@@ -145,6 +145,13 @@ def test_curves_show_the_history(run: RunRecord) -> None:
     assert set(np.array(kept.get_xdata()).tolist()) == {2}
 
 
+@pytest.mark.parametrize("epoch", [0.05, 0.4, 1, 7])
+def test_the_curves_of_a_short_run_are_within_their_axes(run: RunRecord, epoch: float) -> None:
+    for figure in curve_figures([{**run.history[0], "epoch": epoch}], epoch).values():
+        left, right = figure.axes[0].get_xlim()
+        assert left < epoch < right
+
+
 def test_json_has_everything(folder: Path, run: RunRecord) -> None:
     facts = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     assert facts["test"]["accuracy"] == run.test.accuracy
