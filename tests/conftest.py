@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import jaxtyping
 import pytest
@@ -14,6 +16,16 @@ os.environ["TRITON_INTERPRET"] = "1"
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def disk_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file comes into its place."""
+
+    def fail(self: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fail)
 
 
 @pytest.fixture

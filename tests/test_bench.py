@@ -24,6 +24,7 @@ from gevit.bench.cases import BACKENDS, GPU_BACKENDS, Case, family, full_suite, 
 from gevit.bench.costs import Attention, attention_layers, reference_bytes
 from gevit.bench.report import Figures, Machine, Report, Result
 from gevit.cli import bench, main
+from gevit.cli.arguments import PICTURES
 from gevit.layers import GroupAttention, LiftingAttention
 from gevit.models import GroupTransformer, build_model
 
@@ -283,7 +284,7 @@ def sweep_report() -> Report:
     return report_of(*results)
 
 
-@pytest.mark.parametrize("suffix", bench.CHART_FORMATS)
+@pytest.mark.parametrize("suffix", PICTURES)
 def test_chart_of_a_sweep(tmp_path: Path, suffix: str) -> None:
     figure = chart.draw(sweep_report())
     time_axes, memory_axes = figure.axes
@@ -436,7 +437,7 @@ def test_flags_need_neither_torch_nor_matplotlib() -> None:
     body = ast.parse(Path(bench.__file__).read_text()).body
     imports = [node for node in body if isinstance(node, ast.Import | ast.ImportFrom)]
     modules = {getattr(node, "module", node.names[0].name) for node in imports}
-    assert modules == {"__future__", "argparse", "os", "pathlib", "typing", "gevit.cli.arguments"}
+    assert modules == {"__future__", "argparse", "pathlib", "typing", "gevit.cli.arguments"}
 
 
 @pytest.mark.parametrize(

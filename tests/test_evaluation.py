@@ -270,6 +270,24 @@ class TestEvaluateCommand:
         assert set(answer["by_angle"]["accuracy"].values()) == {answer["accuracy"]}
         assert [row["name"] for row in answer["equivariance"]["elements"]] == ["identity", "90°", "180°", "270°"]
 
+    def test_a_file_that_cannot_be_written_is_refused_before_anything_is_computed(
+        self, run_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr("gevit.evaluation.evaluate.evaluate", lambda *_: pytest.fail("it was computed"))
+        (tmp_path / "file").write_text("")
+        flags = ["--data", "digits", "--limit", "2", "--out", str(tmp_path / "file")]
+        assert main(["evaluate", "--checkpoint", str(run_folder), *flags]) == 2
+        assert "evaluation.json cannot be written: there can be no folder" in capsys.readouterr().err
+
+    def test_a_write_that_fails_leaves_the_numbers(
+        self, run_folder: Path, tmp_path: Path, disk_full: None, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        flags = ["--data", "digits", "--limit", "2", "--angles", "0", "--json", "--out", str(tmp_path)]
+        assert main(["evaluate", "--checkpoint", str(run_folder), *flags]) == 2
+        printed = capsys.readouterr()
+        assert "the disk is full" in printed.err
+        assert json.loads(printed.out)["n"] == 2
+
     def test_tables(self, run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         arguments = ["--checkpoint", str(run_folder / "model.safetensors"), "--data", "digits", "--split", "valid"]
         assert main(["evaluate", *arguments, "--limit", "2", "--angles", "0"]) == 0

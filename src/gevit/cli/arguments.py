@@ -1,9 +1,10 @@
-"""Flags that several commands take: which model they use, what it is fed, counts and neighbourhoods."""
+"""Flags that several commands take: which model they use, what it is fed, counts and neighbourhoods, files to write."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from gevit.models.base import EquivariantModel
     from gevit.orbit import Orbit
 
+PICTURES = (".png", ".svg", ".pdf")
 ARCHITECTURE = ("encoding", "neighborhood", "pooling")
 
 
@@ -137,6 +139,30 @@ def as_input(model: EquivariantModel, pixels: Tensor) -> Tensor:
     from gevit.models.base import info_of
 
     return info_of(model).normalize(fitted(model, pixels).to(next(model.parameters()).dtype))
+
+
+def check_file(flag: str, path: Path) -> None:
+    """Find out before anything is computed whether there can be this file after it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = f"there can be no folder {path.parent} ({error.strerror})"
+    else:
+        if not path.is_dir() and os.access(path.parent, os.W_OK):
+            return
+        reason = "it is a folder" if path.is_dir() else f"no permission to write in {path.parent}"
+    raise ValueError(f"{flag} {path} cannot be written: {reason}; name another file")
+
+
+def check_picture(flag: str, path: Path) -> None:
+    """Find out before anything is computed what would stop its picture."""
+    if path.suffix not in PICTURES:
+        raise ValueError(f"{flag} draws {', '.join(PICTURES)}, got {path.name!r}")
+    check_file(flag, path)
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"{flag} needs matplotlib ({error}); pip install 'gevit[figures]'") from error
 
 
 def positive_integer(text: str) -> int:

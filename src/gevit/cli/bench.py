@@ -7,18 +7,16 @@ the flow of the command; everything else is imported when it runs.
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gevit.cli.arguments import neighborhood, positive_integer
+from gevit.cli.arguments import check_file, check_picture, neighborhood, positive_integer
 
 if TYPE_CHECKING:
     from gevit.bench.cases import Case
 
 __all__ = ["add_arguments", "run"]
 
-CHART_FORMATS = (".png", ".svg", ".pdf")
 CASE_FLAGS = ("model", "preset", "neighborhood", "encoding", "batch", "size", "mode", "backend")
 
 
@@ -86,17 +84,17 @@ def run(args: argparse.Namespace) -> int:
         measure.build(case)
     out, chart_file = getattr(args, "out", None), getattr(args, "chart", None)
     if out:
-        _check_file("--out", out)
+        check_file("--out", out)
     if chart_file:
-        _check_chart(chart_file)
+        check_picture("--chart", chart_file)
 
     report = runner.run_cases(cases, args.threads, args.seconds, args.device)
-    if out:
-        report.save(out)
     if args.json:
         print(report.to_json())
     else:
         table.show(report, make_console())
+    if out:
+        report.save(out)
     if chart_file:
         from gevit.bench import chart
 
@@ -130,25 +128,6 @@ def _check_device(device: str) -> None:
         raise ValueError(
             f"--device cuda needs a GPU, and torch {torch.__version__} finds none; leave it out for the CPU"
         )
-
-
-def _check_file(flag: str, path: Path) -> None:
-    """Find out before the run whether there can be this file after it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        reason = "it is a folder" if path.is_dir() else f"no permission to write in {path.parent}"
-        raise ValueError(f"{flag} {path} cannot be written: {reason}; name another file")
-
-
-def _check_chart(path: Path) -> None:
-    """Find out before the run what would stop its chart."""
-    if path.suffix not in CHART_FORMATS:
-        raise ValueError(f"--chart draws {', '.join(CHART_FORMATS)}, got {path.name!r}")
-    _check_file("--chart", path)
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ImportError("--chart needs matplotlib; pip install 'gevit[figures]'") from error
 
 
 def _seconds(text: str) -> float:

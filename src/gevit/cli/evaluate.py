@@ -7,12 +7,20 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gevit.cli.arguments import add_model_source, add_orbit, load_classifier, positive_integer
+from gevit.cli.arguments import (
+    add_model_source,
+    add_orbit,
+    check_file,
+    check_picture,
+    load_classifier,
+    positive_integer,
+)
 from gevit.cli.labelled_data import add_labelled_data, open_labelled_data
 
 ANGLE_IMAGES = 500
 EQUIVARIANCE_IMAGES = 4
 CONFUSIONS = 5
+ANSWER, CHARTS = "evaluation.json", ("angle.png", "angle.svg")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,6 +59,10 @@ def run(args: argparse.Namespace) -> int:
 
     if args.angles < 0:
         raise ValueError(f"--angles must be at least 0, got {args.angles}")
+    if args.out:
+        check_file("--out", args.out / ANSWER)
+        for name in CHARTS if args.angles else ():
+            check_picture("--out", args.out / name)
     model = load_classifier(args)
     info = info_of(model)
     data, split, warnings = open_labelled_data(args, info)
@@ -80,34 +92,34 @@ def run(args: argparse.Namespace) -> int:
         "by_angle": {"images": len(images), "accuracy": by_angle},
         "equivariance": {"images": len(images[:EQUIVARIANCE_IMAGES]), "elements": errors},
     }
-    if args.out:
-        _write(args.out, answer, by_angle, len(images))
     if args.json:
         print(json.dumps(answer, indent=2))
-        return 0
-    tables = [
-        presentation.summary_table(f"{title}, {args.split}", result),
-        presentation.class_table(info.classes, result),
-        presentation.worst_confusions(info.classes, result, CONFUSIONS),
-        presentation.angle_table(by_angle, len(images)),
-        presentation.equivariance_table(errors),
-    ]
-    console = make_console()
-    for table in tables:
-        if table.rows:
-            console.print(table.to_rich())
+    else:
+        tables = [
+            presentation.summary_table(f"{title}, {args.split}", result),
+            presentation.class_table(info.classes, result),
+            presentation.worst_confusions(info.classes, result, CONFUSIONS),
+            presentation.angle_table(by_angle, len(images)),
+            presentation.equivariance_table(errors),
+        ]
+        console = make_console()
+        for table in tables:
+            if table.rows:
+                console.print(table.to_rich())
+    if args.out:  # after all is printed: a disk that is full must not take the answer with it
+        _write(args.out, answer, by_angle, len(images))
     return 0
 
 
 def _write(folder: Path, answer: dict[str, Any], by_angle: dict[float, float], images: int) -> None:
     from gevit.files import write_aside
 
-    with write_aside(folder / "evaluation.json") as aside:
+    with write_aside(folder / ANSWER) as aside:
         aside.write_text(json.dumps(answer, indent=2) + "\n", encoding="utf-8")
     if by_angle:
         from gevit.evaluation.presentation import angle_figure
         from gevit.rendering.charts import save
 
         figure = angle_figure(by_angle, images)
-        for name in ("angle.png", "angle.svg"):
+        for name in CHARTS:
             save(figure, folder / name)
