@@ -247,6 +247,40 @@ class TestCommand:
         assert answer["images"][0]["name"] == image
         assert answer["classes"] == ["dark", "light"]
 
+    def test_without_other_images_those_with_known_classes_are_turned_and_measured(
+        self, run_folder: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        flags = ["--checkpoint", str(run_folder), "--angles", "2", "--json"]
+        test = run_folder / "images" / "test"
+        assert main(["equivariance", "--data", str(run_folder / "images"), *flags]) == 0
+        [answer] = json.loads(capsys.readouterr().out)
+        assert main(["equivariance", "--image", str(test / "dark"), str(test / "light"), *flags]) == 0
+        [wanted] = json.loads(capsys.readouterr().out)
+        assert [image["name"] for image in answer["images"]] == ["dark/x.png", "light/x.png"]
+        assert [image["probabilities"] for image in answer["images"]] == [
+            image["probabilities"] for image in wanted["images"]
+        ]
+        assert (answer["elements"], answer["layers"]) == (wanted["elements"], wanted["layers"])
+
+    @pytest.mark.parametrize("flag", ["--html", "--figure"])
+    def test_a_file_that_cannot_be_written_is_refused_before_anything_is_computed(
+        self, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr("gevit.evaluation.examination.examine", lambda *_, **__: pytest.fail("it was computed"))
+        (tmp_path / "file.svg").mkdir()
+        assert main(["equivariance", "--model", "d1_sa", flag, str(tmp_path / "file.svg")]) == 2
+        assert "it is a folder; name another file" in capsys.readouterr().err
+
+    @pytest.mark.parametrize("flag", ["--html", "--figure"])
+    def test_a_write_that_fails_leaves_the_numbers(
+        self, flag: str, run_folder: Path, tmp_path: Path, disk_full: None, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        flags = ["--images", "1", "--angles", "1", "--json", flag, str(tmp_path / "out.svg")]
+        assert main(["equivariance", "--checkpoint", str(run_folder), *flags]) == 2
+        printed = capsys.readouterr()
+        assert "the disk is full" in printed.err
+        assert json.loads(printed.out)[0]["model"] == "d1_sa"
+
     def test_own_images_and_several_models(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         out = tmp_path / "out.html"
         models = ["--model", "z2_sa", "d1_sa", "--neighborhood", "3"]
@@ -261,7 +295,8 @@ class TestCommand:
             (["--image", "no/*.png"], "no file matches no/*.png"),
             (["--image", __file__], "it is no image of a known format"),
             (["--data", "missing"], "missing"),
-            (["--images", "1", "--html", "/dev/null/x.html"], "cannot write /dev/null/x.html"),
+            (["--html", "/dev/null/x.html"], "--html /dev/null/x.html cannot be written: there can be no folder"),
+            (["--figure", "maps.gif"], "--figure draws .png, .svg, .pdf, got 'maps.gif'"),
         ],
     )
     def test_errors_are_one_line(

@@ -98,10 +98,10 @@ def _run(job: Job, model: EquivariantModel, open_data: Callable[[], DataSet], im
             raise ValueError(f"this took longer than {LONGEST // 60} minutes: use fewer images")
 
     try:
-        labelled = labelled_images(open_data(), images)
-        shown = choose(labelled.labels, SHOWN_IMAGES)
-        names = [labelled.names[k] for k in shown.tolist()]
-        job.result = examine(model, labelled.images[shown], names, labelled, batch_size=BATCH, progress=progress)
+        data = open_data()
+        labelled = LabelledImages.of(f"{data.label}, test", data.test.subset(choose(data.test.labels, images)))
+        names, pixels = labelled.some(SHOWN_IMAGES)
+        job.result = examine(model, pixels, names, labelled, batch_size=BATCH, progress=progress)
         job.report = page([job.result])
         job.state = "done"
     except Stopped:
@@ -111,17 +111,6 @@ def _run(job: Job, model: EquivariantModel, open_data: Callable[[], DataSet], im
     except Exception:
         job.state, job.problem = "failed", "this is a bug in gevit; the terminal shows where"
         raise
-
-
-def labelled_images(data: DataSet, most: int) -> LabelledImages:
-    """Test images of a set, the same share of every class."""
-    chosen = choose(data.test.labels, most)
-    return LabelledImages(
-        f"{data.label}, test",
-        data.test.images(chosen),
-        data.test.labels[chosen],
-        [f"image {k + 1}" for k in chosen.tolist()],
-    )
 
 
 def shown(result: Examination) -> dict[str, Any]:

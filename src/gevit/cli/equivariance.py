@@ -13,6 +13,8 @@ from gevit.cli.arguments import (
     add_model_source,
     add_random_weights,
     as_input,
+    check_file,
+    check_picture,
     fitted,
     positive_integer,
     trained_or_random,
@@ -40,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_source(parser, several=True)
     add_random_weights(parser)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--images", type=positive_integer, default=4, metavar="N", help="how many digits")
+    which.add_argument(
+        "--images", type=positive_integer, default=4, metavar="N", help="how many: of --data, or else digits"
+    )
     which.add_argument(
         "--image", nargs="+", metavar="FILE", help="image files, folders or archives of them, or quoted globs"
     )
@@ -67,10 +71,16 @@ def run(args: argparse.Namespace) -> int:
             import jinja2  # noqa: F401
             import matplotlib  # noqa: F401
             import PIL  # noqa: F401
+        check_file("--html", args.html)
+    if args.figure:
+        check_picture("--figure", args.figure)
     models = _models(args)
+    images = [_images(args, model) for model in models.values()]
+    examinations = [_examine(args, model, *given) for model, given in zip(models.values(), images, strict=True)]
     console = make_console(stderr=args.json)
-    examinations = [_examine(args, model) for model in models.values()]
-    if not args.json:
+    if args.json:
+        print(json.dumps([examination.to_json() for examination in examinations], indent=2))
+    else:
         for examination in examinations:
             _print(examination)
     if args.html:
@@ -83,11 +93,12 @@ def run(args: argparse.Namespace) -> int:
             )
         console.print(printable(f"report: {args.html}"), soft_wrap=True, markup=False)
     if args.figure:
-        model = next(iter(models.values()))
-        _save_figure(models, as_input(model, _images(args, model)[1][:1])[0], args.figure)
+        from gevit.equivariance.figures import feature_map_figure, save
+
+        _, pixels, _ = images[0]
+        [image] = as_input(next(iter(models.values())), pixels[:1])
+        save(feature_map_figure(models, image), args.figure)
         console.print(printable(f"feature maps: {args.figure}"), soft_wrap=True, markup=False)
-    if args.json:
-        print(json.dumps([examination.to_json() for examination in examinations], indent=2))
     return 0
 
 
@@ -103,7 +114,13 @@ def _models(args: argparse.Namespace) -> dict[str, EquivariantModel]:
     return {name: trained_or_random(args, name) for name in args.model or [DEFAULT]}
 
 
-def _examine(args: argparse.Namespace, model: EquivariantModel) -> Examination:
+def _examine(
+    args: argparse.Namespace,
+    model: EquivariantModel,
+    names: list[str],
+    pixels: Tensor,
+    labelled: LabelledImages | None,
+) -> Examination:
     from rich.progress import Progress
 
     from gevit.evaluation.examination import examine
@@ -111,8 +128,6 @@ def _examine(args: argparse.Namespace, model: EquivariantModel) -> Examination:
     from gevit.rendering.tables import make_console
 
     info = info_of(model)
-    names, pixels = _images(args, model)
-    labelled = _labelled(args, model) if args.data else None
     is_turned = args.html or args.image or args.data
     angles = [360 * k / args.angles for k in range(args.angles)] if is_turned else []
     weights = "" if args.checkpoint or args.pretrained else f"random, seed {args.seed}"
@@ -124,39 +139,33 @@ def _examine(args: argparse.Namespace, model: EquivariantModel) -> Examination:
         )
 
 
-def _images(args: argparse.Namespace, model: EquivariantModel) -> tuple[list[str], Tensor]:
-    """Names and pixels of the images that the flags name, or of digits, as large as the model takes them."""
+def _images(args: argparse.Namespace, model: EquivariantModel) -> tuple[list[str], Tensor, LabelledImages | None]:
+    """Names and pixels of the images to turn, and those with known classes, all as large as the model takes them.
+
+    Files that are named are turned, else some of the images with known classes, and only without either digits.
+    """
     import torch
 
     from gevit.data import load_digits
     from gevit.data.decode import read_image
+    from gevit.evaluation.examination import LabelledImages
     from gevit.evaluation.predict import find_images
     from gevit.models.base import info_of
 
+    info = info_of(model)
+    labelled = None
+    if args.data:
+        data, split, _ = open_labelled_data(args, info)
+        labelled = LabelledImages.of(f"{data.label}, {args.split}", split)
     if args.image:
-        info, paths = info_of(model), find_images(args.image)
-        return [str(path) for path in paths], torch.stack(
-            [read_image(path, info.image_size, info.in_channels) for path in paths]
-        )
+        paths = find_images(args.image)
+        pixels = torch.stack([read_image(path, info.image_size, info.in_channels) for path in paths])
+        return [str(path) for path in paths], pixels, labelled
+    if labelled:
+        return *labelled.some(args.images), labelled
     digits, labels = load_digits()
     spread = [k * (len(digits) - 1) // max(1, args.images - 1) for k in range(args.images)]
-    return [f"digit {labels[k]}" for k in spread], fitted(model, digits[spread].float() / 255)
-
-
-def _labelled(args: argparse.Namespace, model: EquivariantModel) -> LabelledImages:
-    import torch
-
-    from gevit.evaluation.examination import LabelledImages
-    from gevit.models.base import info_of
-
-    data, split, _ = open_labelled_data(args, info_of(model))
-    everything = torch.arange(len(split))
-    return LabelledImages(
-        f"{data.label}, {args.split}",
-        split.images(everything),
-        split.labels,
-        [split.name_of(k) for k in range(len(split))],
-    )
+    return [f"digit {labels[k]}" for k in spread], fitted(model, digits[spread].float() / 255), None
 
 
 def _print(examination: Examination) -> None:
@@ -174,13 +183,3 @@ def _print(examination: Examination) -> None:
     console = make_console()
     for table in tables:
         console.print(table.to_rich())
-
-
-def _save_figure(models: dict[str, EquivariantModel], image: Tensor, path: Path) -> None:
-    try:
-        from gevit.equivariance.figures import feature_map_figure, save
-
-        figure = feature_map_figure(models, image)
-    except ImportError as error:
-        raise ImportError(f"drawing needs matplotlib ({error}); pip install 'gevit[figures]'") from error
-    save(figure, path)

@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from gevit.data import Split
+from gevit.data.dataset import choose
 from gevit.equivariance import RelativeError, Report, measure, measure_layers, worst_of
 from gevit.equivariance.comparison import NothingToShow, compare_translation
 from gevit.evaluation.evaluate import equivariance_rows, logits_by_angle
@@ -202,6 +204,18 @@ class LabelledImages:
     images: Images
     labels: Int[Tensor, " n"]
     names: Sequence[str]
+
+    @staticmethod
+    def of(title: str, split: Split) -> LabelledImages:
+        """All images of a split, under the names that it gives them."""
+        count = len(split)
+        names = [split.name_of(index) for index in range(count)]
+        return LabelledImages(title, split.images(torch.arange(count)), split.labels, names)
+
+    def some(self, most: int) -> tuple[list[str], Images]:
+        """Names and pixels of up to `most` of them, the same share of every class."""
+        chosen = choose(self.labels, most)
+        return [self.names[index] for index in chosen.tolist()], self.images[chosen]
 
 
 def examine(
