@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import zipfile
 from pathlib import Path
@@ -85,6 +86,7 @@ def test_a_folder_on_a_shipped_model(examine: Page, images: Path) -> None:
     run(examine)
     expect(examine.locator("#findings .tile").first).to_contain_text("no group")
     assert examine.locator(".turns li").count() > 3
+    expect(examine.locator(".turns li").first).to_contain_text(re.compile(r"\d/(digit-)+\d+\.png"))
 
 
 def test_cancelling(examine: Page) -> None:
@@ -93,6 +95,30 @@ def test_cancelling(examine: Page) -> None:
     examine.click("#cancel")
     expect(examine.locator("#start")).to_be_enabled()
     expect(examine.locator("#findings")).to_be_hidden()
+
+
+def test_a_running_examination_keeps_its_cancel_button(examine: Page) -> None:
+    examine.select_option("#count", "500")
+    examine.dblclick("#start")
+    examine.click("#tab-turn")
+    examine.click("#tab-examine")
+    examine.select_option("#subject", "digits 1")
+    expect(examine.locator("#start")).to_be_disabled()
+    expect(examine.locator("#problem")).to_be_hidden()
+    examine.click("#cancel")
+    expect(examine.locator("#start")).to_be_enabled()
+    expect(examine.locator("#cancel")).to_be_hidden()
+
+
+def test_a_page_that_is_reloaded_follows_the_running_examination(examine: Page) -> None:
+    examine.select_option("#count", "500")
+    examine.click("#start")
+    expect(examine.locator("#progress-text")).to_contain_text("%")
+    examine.reload()
+    examine.click("#tab-examine")
+    expect(examine.locator("#progress-text")).to_contain_text("%")
+    examine.click("#cancel")
+    expect(examine.locator("#start")).to_be_enabled()
 
 
 def test_files_that_are_no_model_or_no_archive(examine: Page, checkpoint: tuple[Path, Path], tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import pickle
 import re
+import tarfile
 import time
 import zipfile
 from collections.abc import Iterator
@@ -340,10 +342,29 @@ class TestExamine:
         result = job["result"]
         assert result["equivariant"]
         assert result["labelled"]["data"] == "uploaded images, test"
+        names = {mistake["name"] for mistake in result["labelled"]["mistakes"]}
+        assert names <= {f"{kind}/{number}.png" for kind in ("bar", "cross", "dot") for number in range(10)}
         assert len(result["labelled"]["accuracy"]) == len(result["angles"])
         report = client.get(f"/api/examinations/{job['examination']}/report.html")
         assert report.headers["content-disposition"].startswith("attachment")
         assert "</html>" in report.text
+        assert names
+        assert all(name in report.text for name in names)
+
+    def test_a_file_whose_name_is_no_text(self, client: TestClient, tmp_path: Path) -> None:
+        scene = load_model(client, *model_files(tmp_path)).json()
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w") as archive:
+            for kind, number in itertools.product(("bar", "cross", "dot"), range(6)):
+                content = png(np.random.default_rng(number).integers(0, 255, (20, 20), dtype=np.uint8))
+                entry = tarfile.TarInfo(f"{kind}/\udcff{number}.png")
+                entry.size = len(content)
+                archive.addfile(entry, io.BytesIO(content))
+        data = client.post("/api/data", content=file.getvalue()).json()["data"]
+        job = wait_for(client, start(client, scene=scene["name"], data=data).json()["examination"])
+        assert job["state"] == "done", job["problem"]
+        assert "/\\udcff" in job["result"]["labelled"]["mistakes"][0]["name"]
+        assert "/\\udcff" in client.get(f"/api/examinations/{job['examination']}/report.html").text
 
     def test_images_of_other_classes(self, client: TestClient, tmp_path: Path) -> None:
         scene = load_model(client, *model_files(tmp_path)).json()
@@ -360,11 +381,13 @@ class TestExamine:
 
     def test_one_at_a_time_and_cancelled(self, client: TestClient) -> None:
         first = start(client, images=500).json()["examination"]
+        assert get(client, "/api/lab")["examination"] == first
         second = start(client)
         assert second.status_code == 503
         assert "another examination is running" in second.json()["error"]
         assert client.delete(f"/api/examinations/{first}").status_code == 204
         assert wait_for(client, first)["state"] == "cancelled"
+        assert get(client, "/api/lab")["examination"] is None
         assert client.get(f"/api/examinations/{first}/report.html").status_code == 404
 
     @pytest.mark.parametrize(

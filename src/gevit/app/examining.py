@@ -19,6 +19,7 @@ from gevit.data.dataset import choose
 from gevit.evaluation.examination import Examination, LabelledImages, examine
 from gevit.evaluation.examination_page import page
 from gevit.models.base import EquivariantModel
+from gevit.rendering.words import printable
 
 SHOWN_IMAGES = 4  # of those of which the report shows the full turn
 REMEMBERED = 4
@@ -60,15 +61,15 @@ class Examinations:
 
     def __init__(self) -> None:
         self._jobs: Recent[str, Job] = Recent(REMEMBERED)
-        self._running: Job | None = None
+        self._latest: Job | None = None
         self._thread: threading.Thread | None = None
 
     def start(self, contender: Contender, open_data: Callable[[], DataSet], images: int) -> Job:
         """Examine a model on up to `images` test images of a set; raises `Busy` while another one is on its way."""
-        if self._running and self._running.state == "running":
+        if self.running:
             raise Busy("another examination is running; wait for it, or cancel it")
         job = Job(secrets.token_hex(8))
-        self._running = self._jobs[job.name] = job
+        self._latest = self._jobs[job.name] = job
         # A copy: the examination hooks into its model, and others go on asking it.
         model = copy.deepcopy(contender.model)
         arguments = (job, model, open_data, images)
@@ -76,14 +77,19 @@ class Examinations:
         self._thread.start()
         return job
 
+    @property
+    def running(self) -> str | None:
+        """The name of the one that is on its way."""
+        return self._latest.name if self._latest and self._latest.state == "running" else None
+
     def get(self, name: str) -> Job | None:
         """The examination of this name."""
         return self._jobs.get(name)
 
     def close(self) -> None:
         """Stop what is running, and wait for it."""
-        if self._running and self._thread:
-            self._running.cancelled.set()
+        if self._latest and self._thread:
+            self._latest.cancelled.set()
             self._thread.join(LONGEST_GOODBYE)
 
 
@@ -118,6 +124,7 @@ def shown(result: Examination) -> dict[str, Any]:
     found = result.to_json() | {"equivariant": result.is_equivariant, "size": result.info.image_size}
     assert result.labelled is not None
     for image, facts in zip(result.labelled.mistakes, found["labelled"]["mistakes"], strict=True):
+        facts["name"] = printable(image.name)  # that of a file may be no text
         facts["pixels"] = as_base64(as_rgb(image.pixels, result.info))
     del found["images"]
     return found

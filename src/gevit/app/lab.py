@@ -83,10 +83,11 @@ class Lab:
         self._folder.cleanup()
 
     def overview(self) -> dict[str, Any]:
-        """The scenes by name, the user's own first, and whether there are images of the user's."""
+        """The scenes by name, the user's own first; images of the user's, and the examination that runs, if any."""
         own = [self._own.summary()] if self._own else []
         shipped = [one.summary(name) for name, one in SHIPPED.items() if one.weights()]
-        return {"scenes": own + shipped, "data": self._data and Path(self._data).name}
+        data = self._data and Path(self._data).name
+        return {"scenes": own + shipped, "data": data, "examination": self.examinations.running}
 
     def add_model(self, weights: bytes, info: bytes) -> dict[str, Any]:
         """Take a model: the contents of its two files."""

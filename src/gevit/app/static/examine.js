@@ -12,7 +12,7 @@ const PICKLED = /\.(pt|pth|ckpt|pkl|pickle|bin)$/i;
 const MODEL_FILE = /\.(safetensors|json|pt|pth|ckpt|pkl|pickle|bin)$/i;
 const ARCHIVE = /\.(zip|tar|gz|tgz|bz2|xz)$/i;
 const uploads = []; // of images: {data, title}
-let running = null;
+let running = null; // the promise of the name of the examination that is followed: one at a time
 let queue = Promise.resolve(); // loading and uploading
 
 function fillSubjects(current) {
@@ -29,7 +29,7 @@ function fillSets(current) {
   if (scene?.data && scene.name !== "yours") sets.push({ value: "scene", title: scene.data });
   if (!sets.length) sets.push({ value: "", title: "none yet: upload some" });
   $("set").replaceChildren(...sets.map(({ value, title }) => element("option", { value, selected: value === current }, title)));
-  $("start").disabled = !$("set").value;
+  showRunning();
 }
 
 // One after the other: what is said last is about what was asked for last.
@@ -76,24 +76,30 @@ function upload(body, title) {
   });
 }
 
-async function start() {
+function start() {
   const [scene, model] = $("subject").value.split(" ");
   const wanted = { scene, model: Number(model), data: $("set").value, images: Number($("count").value) };
-  try {
-    say("");
-    $("findings").hidden = true;
-    const { examination } = await ask("examinations", { method: "POST", body: JSON.stringify(wanted) });
-    running = examination;
-    showRunning(true);
-    await follow(examination);
-  } catch (error) {
-    say(error.message);
-  } finally {
-    showRunning(false);
-  }
+  say("");
+  $("findings").hidden = true;
+  $("progress").value = 0;
+  return follow(ask("examinations", { method: "POST", body: JSON.stringify(wanted) }).then(({ examination }) => examination));
 }
 
 async function follow(examination) {
+  running = examination;
+  showRunning();
+  try {
+    await watch(await examination);
+  } catch (error) {
+    say(error.message);
+  } finally {
+    running = null;
+    showRunning();
+    $("progress-text").textContent = "";
+  }
+}
+
+async function watch(examination) {
   for (;;) {
     const job = await ask(`examinations/${examination}`);
     $("progress").value = job.share;
@@ -105,10 +111,9 @@ async function follow(examination) {
   }
 }
 
-function showRunning(isRunning) {
-  $("start").disabled = isRunning;
-  for (const id of ["cancel", "progress"]) $(id).hidden = !isRunning;
-  if (!isRunning) $("progress-text").textContent = "";
+function showRunning() {
+  $("start").disabled = Boolean(running) || !$("set").value;
+  for (const id of ["cancel", "progress"]) $(id).hidden = !running;
 }
 
 function show(found, examination) {
@@ -161,7 +166,7 @@ function accuracyChart({ angles, labelled }) {
 function mistakes({ labelled, classes, angles, size }) {
   if (!labelled.mistakes.length) return element("p", {}, "None of these images: the model is right at every angle.");
   const items = labelled.mistakes.map(({ name, label, probabilities, pixels }) => {
-    const picture = element("canvas", { role: "img", "aria-label": name });
+    const picture = element("canvas", { "aria-hidden": "true" });
     paintColours(picture, pixels, size);
     const answers = probabilities.map(top);
     const wrong = answers.filter((answer) => answer !== label).length;
@@ -169,6 +174,7 @@ function mistakes({ labelled, classes, angles, size }) {
     const cells = answers.map((answer, k) => svg("rect", { x: (240 / answers.length) * k, y: 0, width: 240 / answers.length - 1.5, height: 16, rx: 2, class: answer === label ? "good" : "bad" },
       svg("title", {}, `${angles[k]}°: ${classes[answer]}`)));
     return element("li", {}, picture,
+      element("p", { class: "quiet small" }, name),
       element("p", { class: "says" }, element("b", {}, classes[label]), ` wrong at ${wrong} of ${answers.length} angles, taken for ${taken}`),
       svg("svg", { viewBox: "0 0 240 16", role: "img", "aria-label": `wrong at ${wrong} of ${answers.length} angles`, preserveAspectRatio: "none" }, cells));
   });
@@ -184,11 +190,16 @@ export function takeDropped(files) {
   });
 }
 
+// Of a page that was reloaded, or of another one: the lab has one at a time.
+export function followRunning() {
+  if (chosen.examination) follow(Promise.resolve(chosen.examination));
+}
+
 export function startExamine() {
   $("examine").addEventListener("open", () => fillSubjects($("subject").value));
   $("subject").addEventListener("change", () => fillSets());
   $("start").addEventListener("click", start);
-  $("cancel").addEventListener("click", () => running && ask(`examinations/${running}`, { method: "DELETE" }).catch((error) => say(error.message)));
+  $("cancel").addEventListener("click", () => running?.then((examination) => ask(`examinations/${examination}`, { method: "DELETE" })).catch((error) => say(error.message)));
   const take = (id, use) => $(id).addEventListener("change", async (event) => {
     const files = [...event.target.files];
     event.target.value = "";

@@ -1,7 +1,7 @@
 // The page: its tabs, and the first image.
 
 import { chosen, loadScenes } from "./chosen.js";
-import { startExamine, takeDropped } from "./examine.js";
+import { followRunning, startExamine, takeDropped } from "./examine.js";
 import { start as startInside } from "./inside.js";
 import { $, say } from "./page.js";
 import { pickScene, start as startTurn, take } from "./turn.js";
@@ -50,6 +50,7 @@ startInside();
 startExamine();
 try {
   await loadScenes();
+  followRunning();
   await pickScene(chosen.scenes[0].name);
 } catch (error) {
   say(error.message);
