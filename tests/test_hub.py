@@ -158,6 +158,28 @@ class TestCard:
         assert "<script>" not in text
         assert "\n# head" not in text
 
+    def test_a_readme_beside_the_weights_of_a_run_is_not_published(self, run_folder: Path, tmp_path: Path) -> None:
+        shutil.copytree(run_folder, tmp_path / "run")
+        (tmp_path / "run" / "README.md").write_bytes(b"private notes \xff")
+        gevit.load(tmp_path / "run").save_pretrained(tmp_path / "hub")
+        text = (tmp_path / "hub" / "README.md").read_text(encoding="utf-8")
+        assert "private notes" not in text
+        assert "Scores on test images" in text
+
+    def test_a_card_that_was_edited_goes_on(self, run_folder: Path, tmp_path: Path) -> None:
+        gevit.load(run_folder).save_pretrained(tmp_path / "hub")
+        (tmp_path / "hub" / "README.md").write_text("my own words")
+        gevit.from_pretrained(tmp_path / "hub").save_pretrained(tmp_path / "copy")
+        assert (tmp_path / "copy" / "README.md").read_text() == "my own words"
+
+    def test_a_card_in_the_folder_of_its_run_goes_on(self, run_folder: Path, tmp_path: Path) -> None:
+        shutil.copytree(run_folder, tmp_path / "run")
+        gevit.load(tmp_path / "run").save_pretrained(tmp_path / "run")
+        with (tmp_path / "run" / "README.md").open("a") as card:
+            card.write("my own words")
+        gevit.load(tmp_path / "run").save_pretrained(tmp_path / "copy")
+        assert (tmp_path / "copy" / "README.md").read_text(encoding="utf-8").endswith("my own words")
+
     def test_a_card_that_is_there_stays(self, tmp_path: Path) -> None:
         (tmp_path / "README.md").write_text("mine")
         gevit.create_model("z2_sa").save_pretrained(tmp_path)

@@ -11,12 +11,13 @@ from gevit.evaluation.metrics import ClassScores, Evaluation
 from gevit.evaluation.predict import expected_images
 from gevit.models.base import EquivariantModel
 from gevit.models.info import ModelInfo
-from gevit.persistence import is_as_loaded
+from gevit.persistence import HUB_CONFIG, IN_RUN_FOLDER, is_as_loaded
 from gevit.rendering import escape
 from gevit.rendering.words import printable
 
 CARD = "README.md"
 REPORT = "report.json"
+LIBRARY = "library_name"
 TAGS = ("equivariance", "vision-transformer", "image-classification")
 
 USE = """
@@ -36,8 +37,8 @@ def model_card(model: EquivariantModel) -> str:
     shipped weights, or the card of a folder of `save_pretrained`, which is taken as it is.
     """
     info, source = model.describe(), model.origin if is_as_loaded(model) else None
-    if source and (source.parent / CARD).is_file():
-        return (source.parent / CARD).read_text(encoding="utf-8")
+    if source and (card := _saved_card(source)):
+        return card
     report = _read_report(source.parent / REPORT) if source and (source.parent / REPORT).is_file() else None
     sections = [
         _front_matter(info, report["test"].accuracy if report else source and info.trained.get("test_accuracy")),
@@ -50,6 +51,16 @@ def model_card(model: EquivariantModel) -> str:
         *(_from_report(report) if report else _from_card(source) if source else []),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _saved_card(weights: Path) -> str:
+    """The card that `save_pretrained` wrote with these weights; the `README.md` of something else is none."""
+    card = weights.parent / CARD
+    if weights.name != IN_RUN_FOLDER or not card.is_file():
+        return ""
+    text = card.read_text(encoding="utf-8", errors="backslashreplace")
+    is_hub_folder = (weights.parent / HUB_CONFIG).is_file() and not weights.with_suffix(".json").exists()
+    return text if is_hub_folder or text.startswith(f'---\n{LIBRARY}: "gevit"\n') else ""
 
 
 def _title(info: ModelInfo) -> str:
@@ -68,7 +79,7 @@ def _introduction(model: EquivariantModel, info: ModelInfo) -> str:
 def _front_matter(info: ModelInfo, accuracy: object) -> str:
     """What the hub reads: YAML, whose values are written as JSON, which is YAML too."""
     facts: dict[str, Any] = {
-        "library_name": "gevit",
+        LIBRARY: "gevit",
         "pipeline_tag": "image-classification" if info.num_classes else "image-feature-extraction",
         "tags": [*TAGS, info.name],
     }
