@@ -35,12 +35,11 @@ from gevit.cli import main
 
 
 @contextlib.contextmanager
-def served() -> Iterator[int]:
+def served(open_browser: bool = False) -> Iterator[int]:
     """The port of a lab."""
     with serving.bind("127.0.0.1", 0) as listening:
-        server = uvicorn.Server(
-            uvicorn.Config(make_app(Lab()), http=serving.Impatient, log_level="error", timeout_graceful_shutdown=1)
-        )
+        config = uvicorn.Config(make_app(Lab()), http=serving.Impatient, log_level="error", timeout_graceful_shutdown=1)
+        server = serving._Announced(config, "http://127.0.0.1/", is_open=False, open_browser=open_browser)
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         try:
@@ -74,6 +73,23 @@ def test_clients_that_hang_talk_garbage_or_leave_do_no_harm(monkeypatch: pytest.
         assert status(port) == "HTTP/1.1 200 OK"
         for connection in (*hanging, garbage):
             connection.close()
+
+
+def test_it_answers_while_the_browser_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, closed = threading.Event(), threading.Event()
+
+    def open_browser(address: str) -> bool:
+        opened.set()
+        return closed.wait(60)
+
+    monkeypatch.setattr(serving.webbrowser, "open", open_browser)
+    monkeypatch.setattr(serving, "_has_screen", lambda: True)
+    with served(open_browser=True) as port:
+        try:
+            assert opened.wait(20)
+            assert status(port) == "HTTP/1.1 200 OK"
+        finally:
+            closed.set()
 
 
 def test_ten_people_at_once_get_their_own_answers() -> None:

@@ -9,6 +9,7 @@ import ipaddress
 import os
 import socket
 import sys
+import threading
 import webbrowser
 
 import h11
@@ -77,7 +78,8 @@ class _Announced(uvicorn.Server):
         if self.is_open:
             print("everybody who can reach this machine can use it: there is no password", flush=True)
         if self.open_browser and _has_screen():
-            webbrowser.open(self.address)
+            # It may wait until the browser is closed; nobody waits for it.
+            threading.Thread(target=webbrowser.open, args=(self.address,), daemon=True).start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Hang up first: who is in the middle of an upload, or waits for an answer, is not waited for."""
