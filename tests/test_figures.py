@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import gevit
 from gevit.cli import main
 from gevit.cli.figures import DIGIT
 from gevit.data.digits import load_digits, normalize_digits
+from gevit.data.preview import as_colours
 from gevit.equivariance import measure
 from gevit.equivariance.comparison import NothingToShow, compare_elements, compare_translation
 from gevit.equivariance.figures import COLUMN, PAGE, equivariance_figure, error_figure, feature_map_figure, save
@@ -157,6 +159,24 @@ def test_figures_are_legible_in_print(name: str, kind: str, width: float) -> Non
     assert min(box.x0, box.y0) >= 0
     assert box.x1 <= figure.get_figwidth()
     assert box.y1 <= figure.get_figheight()
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4, 13])
+def test_images_are_drawn_as_their_pixels(channels: int) -> None:
+    model = random_model("d1_sa", in_channels=channels, neighborhood=3)
+    mean, std = tuple(0.3 + 0.02 * k for k in range(channels)), tuple(0.1 + 0.01 * k for k in range(channels))
+    model.info = replace(model.describe(), mean=mean, std=std)
+    given = torch.rand(channels, 28, 28)
+    figure = feature_map_figure({"d1_sa": model}, model.info.normalize(given))
+    shown = [pixels(image) for image in images(figure, logarithmic=False) if pixels(image).ndim == 3]
+    wanted = as_colours(given[None], mean, std)[0].permute(1, 2, 0).numpy()
+    np.testing.assert_allclose(shown[0], wanted, atol=1e-6)
+    np.testing.assert_allclose(shown[1], wanted[:, ::-1], atol=1e-6)
+
+
+def test_images_of_an_unknown_normalisation_can_be_seen() -> None:
+    shown, *_ = (pixels(image) for image in images(drawn("d1_sa")["following"](), logarithmic=False))
+    assert shown.max() - shown.min() > 0.5
 
 
 def test_what_can_be_compared_is_on_one_scale() -> None:

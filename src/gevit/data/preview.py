@@ -75,8 +75,8 @@ def save_sheet(sheet: Image, path: Path) -> None:
 
 
 def as_colours(
-    images: Float[Tensor, "n channels side side"], mean: Sequence[float], std: Sequence[float]
-) -> Float[Tensor, "n 3 side side"]:
+    images: Float[Tensor, "n channels height width"], mean: Sequence[float], std: Sequence[float]
+) -> Float[Tensor, "n 3 height width"]:
     """Images as colours to look at, in [0, 1]: of more bands the first three, of two the first.
 
     Bands, floats and what is too dark to see are stretched: two spreads below the mean are black, two above it white.

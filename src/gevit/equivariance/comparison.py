@@ -17,6 +17,7 @@ from gevit.group_conv import GroupConv
 from gevit.groups import Group
 from gevit.layers import Downsample, GroupAttention, LiftingAttention, MaxPool
 from gevit.models.base import EquivariantModel
+from gevit.models.info import ModelInfo
 from gevit.models.transformer import GroupTransformer
 
 
@@ -37,6 +38,7 @@ class Comparison:
         found: the feature maps F(gx).
         promised: what equivariance promises for them, g F(x).
         exact: whether pixels moved to pixels; otherwise they were interpolated.
+        info: what is known of the model, such as how its images were normalised.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Comparison:
     found: Float[Tensor, "features order rows columns"]
     promised: Float[Tensor, "features order rows columns"]
     exact: bool = True
+    info: ModelInfo | None = None
 
     @cached_property
     def error(self) -> RelativeError:
@@ -93,7 +96,7 @@ def compare_elements(
         moved = group.act_on_image(image, element)
         found, promised = _maps(model, moved, layer), move_maps(plain, group, element)
         name, exact = group.name(element), group.is_exact(element)
-        comparisons.append(Comparison(name, layer, image, moved, plain, found, promised, exact))
+        comparisons.append(Comparison(name, layer, image, moved, plain, found, promised, exact, model.info))
     return comparisons
 
 
@@ -129,7 +132,8 @@ def compare_translation(
     rows, columns = (side - 2 * cut for side in plain.shape[-2:])
     canvas, moved = (_middle(x, stride * rows, stride * columns) for x in (canvas, moved))
     plain, found, promised = (_middle(x, rows, columns) for x in (plain, found, promised))
-    return Comparison(f"{shift} pixels down and right", layer, canvas, moved, plain, found, promised)
+    name = f"{shift} pixels down and right"
+    return Comparison(name, layer, canvas, moved, plain, found, promised, info=model.info)
 
 
 def _check_layer(model: EquivariantModel, layer: str | None) -> str:

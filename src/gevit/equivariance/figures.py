@@ -12,9 +12,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from gevit.data.preview import as_colours
 from gevit.equivariance.comparison import Comparison, compare_elements
 from gevit.groups import Group
 from gevit.models.base import EquivariantModel
+from gevit.models.info import ModelInfo
 from gevit.rendering import charts
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ STYLE: dict[Any, Any] = {
     "pdf.fonttype": 42,
 }
 # Perceptually even, and safe for colour-blind readers.
-IMAGE_COLORS, MAP_COLORS, ERROR_COLORS = "gray", "cividis", "magma"
+MAP_COLORS, ERROR_COLORS = "cividis", "magma"
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -122,10 +124,10 @@ def error_figure(
         first = next(iter(models.values()))
         figure.suptitle(f"{title}: {first[0].layer}")
         axes = _grid(figure, rows, columns)
-        _show_image(axes[0, 0], first[0].image)
+        _show_image(axes[0, 0], first[0].image, first[0].info)
         axes[0, 0].set_title("$x$")
         for axis, element in zip(axes[0, 1:], elements, strict=True):
-            _show_image(axis, first[element].moved)
+            _show_image(axis, first[element].moved, first[element].info)
             axis.set_title(f"$g$ = {_wrapped(group.name(element))}")
         scale = _error_scale(first[0].plain)
         for row, (name, comparisons) in enumerate(models.items()):
@@ -160,8 +162,8 @@ def _draw_following(
     part.suptitle(f"{title}: {comparison.layer}, channel {channel}")
     part.supxlabel(f"relative error of the layer: mean {mean}, worst {worst}", fontsize=STYLE["font.size"])
     axes = _grid(part, 4, columns)
-    _show_image(axes[0, 0], comparison.image)
-    _show_image(axes[1, 0], comparison.moved)
+    _show_image(axes[0, 0], comparison.image, comparison.info)
+    _show_image(axes[1, 0], comparison.moved, comparison.info)
     axes[0, 0].set_title("$h$ =", loc="right")
     for axis, label in zip(axes[:2, 0], ("$x$\n$F(x)$", "$gx$\n$F(gx)$"), strict=True):
         axis.set_ylabel(label)
@@ -241,11 +243,14 @@ def _show(axis: Axes, values: Tensor, scale: Normalize, colors: str) -> None:
     axis.imshow(values.numpy(force=True), norm=scale, cmap=colors, aspect="auto")
 
 
-def _show_image(axis: Axes, image: Tensor) -> None:
-    """Show an image scaled to [0, 1]."""
-    scaled = (image - image.min()) / (image.max() - image.min()).clamp_min(1e-12)
-    pixels = scaled[0] if len(scaled) == 1 else scaled.permute(1, 2, 0)
-    axis.imshow(pixels.numpy(force=True), cmap=IMAGE_COLORS, vmin=0, vmax=1, aspect="auto")
+def _show_image(axis: Axes, image: Tensor, info: ModelInfo | None) -> None:
+    """Show the pixels of an image that is normalised; to mean 0 and spread 1, if no more is known."""
+    if info:
+        pixels, mean, std = info.denormalize(image), info.mean, info.std
+    else:
+        pixels, mean, std = image, (0.0,) * len(image), (1.0,) * len(image)
+    [colours] = as_colours(pixels[None], mean, std)
+    axis.imshow(colours.permute(1, 2, 0).numpy(force=True), aspect="auto")
 
 
 def _write(axis: Axes, text: str) -> None:

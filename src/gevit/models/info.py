@@ -108,6 +108,11 @@ class ModelInfo:
         mean, std = (images.new_tensor(values)[:, None, None] for values in (self.mean, self.std))
         return (images - mean) / std
 
+    def denormalize(self, images: Tensor) -> Tensor:
+        """Undo `normalize`: pixels again."""
+        mean, std = (images.new_tensor(values)[:, None, None] for values in (self.mean, self.std))
+        return images * std + mean
+
     def to_json(self) -> str:
         """As JSON, with the version of the format."""
         return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, indent=2, ensure_ascii=False) + "\n"
