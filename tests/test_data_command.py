@@ -13,7 +13,9 @@ from PIL import Image
 
 from gevit.cli import data as command
 from gevit.data import open_dataset
+from gevit.data.catalog import CATALOG
 from gevit.data.preview import contact_sheet
+from tests.running import Life
 
 
 def gevit_data(*words: object) -> int:
@@ -42,6 +44,17 @@ def test_list(rebuilt: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = capsys.readouterr().out
     assert "327,680" in table
     assert "3x96x96" in table
+
+
+def test_a_narrow_terminal_cuts_nothing_off_and_a_pipe_folds_nothing(rebuilt: Path) -> None:
+    life = Life(("data", "list", "--data-root", str(rebuilt)), rebuilt, columns=50)
+    assert life.end() == 0, life.output
+    assert "…" not in life.output
+    life = Life(("data", "list", "--data-root", str(rebuilt)), rebuilt)
+    assert life.end() == 0, life.output
+    for entry in CATALOG.values():
+        [line] = [line for line in life.output.splitlines() if line.split()[:1] == [entry.name]]
+        assert line.rstrip().endswith(entry.source)
 
 
 def test_prepare_and_verify(rebuilt: Path, capsys: pytest.CaptureFixture[str]) -> None:

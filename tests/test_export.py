@@ -83,6 +83,13 @@ def test_pretrained_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert tuple(known["classes"]) == model.info.classes  # type: ignore[union-attr]
 
 
+def test_the_name_of_the_file_is_printed_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / ("z2[v1]" + "-long" * 30 + ".pt2")
+    command = ["export", "--model", "z2_sa", "--preset", "nano", "--size", "12", "--format", "torch-export"]
+    assert main([*command, "--out", str(path)]) == 0
+    assert capsys.readouterr().out.startswith(f"{path}: torch-export, ")
+
+
 def test_bad_input_is_refused_and_leaves_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ["--out", str(tmp_path / "model.onnx")]
     for words, message in (

@@ -56,6 +56,7 @@ COMMANDS = {
         *("bench", "--model", "z2_sa", "--size", "22", "--batch", "1"),
         *("--backend", "factored", "--mode", "infer", "--seconds", "0.01"),
     ),
+    "data list": ("data", "list", *DATA),
     "data preview": ("data", "preview", "rotmnist-rebuilt", *DATA),
     "data verify": ("data", "verify", *DATA),
 }

@@ -74,17 +74,21 @@ def _list(args: argparse.Namespace) -> int:
         ]
         print(json.dumps({"root": str(root), "datasets": sets}, indent=2))
         return 0
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    from gevit.rendering.tables import Table, make_console
 
-    table = Table(title=escape(printable(f"data in {root}")))
-    for column in ("name", "images", "classes", "size", "present", "source"):
-        table.add_column(column, justify="right" if column in ("images", "classes") else "left")
-    for entry in CATALOG.values():
-        present = "yes" if entry.is_present(root) else "no"
-        table.add_row(entry.name, f"{entry.images:,}", str(entry.classes), entry.shape, present, entry.source)
-    Console().print(table)
+    header = ("name", "images", "classes", "size", "present", "source")
+    rows = [
+        (
+            entry.name,
+            f"{entry.images:,}",
+            str(entry.classes),
+            entry.shape,
+            "yes" if entry.is_present(root) else "no",
+            entry.source,
+        )
+        for entry in CATALOG.values()
+    ]
+    make_console().print(Table(header, rows, alignment="lrrlll", title=f"data in {root}").to_rich())
     return 0
 
 

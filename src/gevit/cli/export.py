@@ -31,6 +31,7 @@ def run(args: argparse.Namespace) -> int:
     """Write the file and compare what it gives."""
     from gevit.export import compare, export
     from gevit.rendering.tables import make_console
+    from gevit.rendering.words import printable
 
     if args.size and len(args.size) > 2:
         raise ValueError(f"--size takes one side, or height and width; got {len(args.size)} numbers")
@@ -50,8 +51,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(facts, indent=2))
     else:
-        make_console().print(
+        line = (
             f"{args.out}: {args.format}, {facts['bytes'] / 1e6:.1f} MB; its logits differ from the model's by "
             f"{difference:.1e}; equivariance error {equivariance:.1e}"
         )
+        make_console().print(printable(line), soft_wrap=True, markup=False)
     return 0
