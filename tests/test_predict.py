@@ -71,6 +71,15 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_another_architecture_than_that_of_the_checkpoint_is_refused(
+    run_folder: Path, pictures: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["predict", "--checkpoint", str(run_folder), str(pictures / "grey.png")]
+    assert main([*command, "--preset", "small"]) == 2
+    assert "has the architecture rotmnist, not small: leave out --preset" in capsys.readouterr().err
+    assert main([*command, "--preset", "rotmnist"]) == 0
+
+
 def test_every_format_gives_the_same_answer(run_folder: Path, pictures: Path) -> None:
     model = gevit.load(run_folder)
     found = {p.path.name: p for p in predict(model, find_images([str(pictures)]), top=10, batch_size=4)}

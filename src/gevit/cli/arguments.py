@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gevit.orbit import Orbit
 
 PICTURES = (".png", ".svg", ".pdf")
+DEFAULT_PRESET = "rotmnist"
 ARCHITECTURE = ("encoding", "neighborhood", "pooling")
 
 
@@ -35,9 +36,7 @@ def add_model_source(parser: argparse.ArgumentParser, several: bool = False) -> 
         metavar="DATA",
         help="the weights that come with the package, by the data they were trained on (see `gevit pretrained`)",
     )
-    source.add_argument(
-        "--preset", default="rotmnist", help="architecture: rotmnist, cifar10, pcam, nano, tiny or small"
-    )
+    source.add_argument("--preset", help="architecture: rotmnist (the default), cifar10, pcam, nano, tiny or small")
     source.add_argument("--backend", default="auto", help="auto, reference, factored, native or triton")
 
 
@@ -71,12 +70,17 @@ def load_from(args: argparse.Namespace) -> EquivariantModel:
         raise ValueError("--checkpoint and --pretrained both name weights: leave one of them out")
     if args.checkpoint:
         model = load(args.checkpoint, args.backend)
-        if args.model and args.model != info_of(model).name:
-            raise ValueError(f"{args.checkpoint} holds a {info_of(model).name}, not a {args.model}: leave out --model")
+        info = info_of(model)
+        if args.model and args.model != info.name:
+            raise ValueError(f"{args.checkpoint} holds a {info.name}, not a {args.model}: leave out --model")
+        if args.preset and args.preset != info.preset:
+            raise ValueError(
+                f"{args.checkpoint} has the architecture {info.preset}, not {args.preset}: leave out --preset"
+            )
         return model
     if not (args.model and args.pretrained):
         raise ValueError("which model? give --checkpoint PATH, or --model NAME --pretrained")
-    return load(pretrained_path(args.model, args.preset, args.pretrained), args.backend)
+    return load(pretrained_path(args.model, args.preset or DEFAULT_PRESET, args.pretrained), args.backend)
 
 
 def load_classifier(args: argparse.Namespace) -> EquivariantModel | Orbit:
@@ -117,7 +121,7 @@ def trained_or_random(args: argparse.Namespace, name: str | None) -> Equivariant
     options = {key: getattr(args, key) for key in ARCHITECTURE if key in args}
     torch.manual_seed(args.seed)
     assert name is not None
-    model: EquivariantModel = create_model(name, args.preset, backend=args.backend, **options)
+    model: EquivariantModel = create_model(name, args.preset or DEFAULT_PRESET, backend=args.backend, **options)
     channels = model.preset.in_channels
     model.info = dataclasses.replace(model.describe(), mean=(MEAN,) * channels, std=(STD,) * channels)
     return model.to(dtype).eval()
