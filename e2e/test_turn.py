@@ -106,6 +106,17 @@ def test_what_was_chosen_last_stays_when_an_earlier_answer_is_late(page: Page, d
     assert answers(page) == ["3", "3", "3"]
 
 
+def test_a_sample_chosen_right_after_drawing_stays(page: Page) -> None:
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url) if "drawn" in request.url else None)
+    late = held(page, "**/scenes/digits/images?drawn=1", lambda: draw_seven(page))
+    page.click("[data-image=sample3]")
+    late.continue_()
+    page.wait_for_timeout(500)  # in which what is still to be sent is sent
+    assert len(sent) == 1
+    expect(page.locator("[data-image=sample3]")).to_have_attribute("aria-pressed", "true")
+
+
 def test_an_answer_that_fails_does_not_hold_up_the_next(page: Page) -> None:
     wait_for_answers(page)
     page.focus("#dial svg")

@@ -66,6 +66,10 @@ export class Newest {
     }
     this.busy = false;
   }
+
+  drop() {
+    this.waiting = null;
+  }
 }
 
 export function bytes(base64) {

@@ -34,8 +34,10 @@ export const chooseScene = (name) => choose(ask(`scenes/${name}`).then((scene) =
 
 export const chooseSample = (sample) => choose(sample);
 
-// Take a file, or what was drawn.
-export const chooseFile = (file, drawn = false) =>
-  choose(ask(`scenes/${chosen.scene.name}/images${drawn ? "?drawn=1" : ""}`, { method: "POST", body: file }));
+// Take a file, or what was drawn, which may still be a promise.
+export function chooseFile(file, drawn = false) {
+  const path = `scenes/${chosen.scene.name}/images${drawn ? "?drawn=1" : ""}`;
+  return choose(Promise.resolve(file).then((body) => ask(path, { method: "POST", body })));
+}
 
 export const imagePath = (image = chosen.image) => `scenes/${chosen.scene.name}/images/${image}`;

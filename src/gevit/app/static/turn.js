@@ -35,10 +35,16 @@ const turned = new Newest(
 );
 
 const drawn = new Newest(
-  async () => chooseFile(await pad.file(), true),
+  () => chooseFile(pad.file(), true),
   () => {},
   (error) => say(error.message),
 );
+
+// What was drawn and is not sent yet is not wanted any more.
+function clearPad() {
+  drawn.drop();
+  pad.clear();
+}
 
 function refresh() {
   $("angle").textContent = `${Math.round(dial.angle)}°`;
@@ -166,7 +172,7 @@ function sampleButton({ image, label }) {
   const name = chosen.scene.classes[label];
   return element("button", {
     type: "button", "data-image": image, "aria-label": `sample: ${name}`, title: name, onclick: () => {
-      pad.clear();
+      clearPad();
       chooseSample({ image, label });
     },
   }, element("img", { src: `/api/${imagePath(image)}.png`, alt: "", width: 44, height: 44 }));
@@ -185,7 +191,7 @@ export async function pickScene(name) {
 export async function take(file) {
   try {
     $("note").textContent = "Reading the image…";
-    pad.clear();
+    clearPad();
     await chooseFile(file);
   } catch (error) {
     $("note").textContent = "";
@@ -237,7 +243,7 @@ export function start() {
       refresh();
     });
   }
-  $("clear").addEventListener("click", () => pad.clear());
+  $("clear").addEventListener("click", clearPad);
   $("file").addEventListener("change", (event) => {
     if (event.target.files[0]) take(event.target.files[0]);
     event.target.value = "";
