@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import itertools
 import json
@@ -439,6 +440,16 @@ def test_what_is_named_at_the_start(tmp_path: Path) -> None:
         assert {sample["label"] for sample in scene["samples"]} == {0, 1, 2}
         turned = get(client, f"/api/scenes/{own}/images/{scene['samples'][0]['image']}/turn", angle=90)
         assert turned["answers"][0]["change"] < 1e-5
+
+
+@pytest.mark.parametrize(("data", "name"), [(".", "photos"), ("..", "home"), ("/", "/"), ("~", "home")])
+def test_a_folder_by_any_of_its_names(data: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "home" / "photos"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HOME", str(folder.parent))
+    with contextlib.closing(Lab(data=data)) as lab:
+        assert lab.overview()["data"] == name
 
 
 def test_a_scene_without_its_data_says_which_set_it_wants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,7 +86,7 @@ class Lab:
         """The scenes by name, the user's own first; images of the user's, and the examination that runs, if any."""
         own = [self._own.summary()] if self._own else []
         shipped = [one.summary(name) for name, one in SHIPPED.items() if one.weights()]
-        data = self._data and Path(self._data).name
+        data = None if self._data is None else Path(self._data).expanduser().resolve().name or self._data
         return {"scenes": own + shipped, "data": data, "examination": self.examinations.running}
 
     def add_model(self, weights: bytes, info: bytes) -> dict[str, Any]:
