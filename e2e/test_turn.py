@@ -19,6 +19,7 @@ from e2e.driving import (
     wait_for_angle,
     wait_for_answers,
 )
+from gevit.pretrained import pretrained_path
 
 SAME = 1e-4
 
@@ -71,6 +72,21 @@ def test_flip_and_shift(page: Page) -> None:
     expect(page.locator("#verdict")).not_to_contain_text("Drag the blue knob")
     after = page.evaluate("document.querySelector('#dial canvas').toDataURL()")
     assert before != after
+
+
+def test_a_model_whose_encoding_breaks_the_symmetry_of_its_group(page: Page, digit: Path) -> None:
+    weights = pretrained_path("r4_sa", "nano", "digits-upright-gsa")
+    page.click("#tab-examine")
+    page.set_input_files("#checkpoint", [weights, weights.with_suffix(".json")])
+    page.wait_for_selector("#subject[data-loaded]")
+    page.click("#tab-turn")
+    page.click("#kinds >> text=Your r4_sa")
+    expect(page.locator(".card h2")).to_have_text(["Your model"])
+    drop(page, digit)
+    page.click("#left")
+    wait_for_angle(page, 90)
+    expect(page.locator(".card .change")).to_contain_text("in its group, but its layers do not commute with it")
+    expect(page.locator("#verdict")).to_contain_text("its positional encoding, that of GSA-Nets, breaks the symmetry")
 
 
 def test_drawing(page: Page) -> None:

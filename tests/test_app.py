@@ -73,6 +73,7 @@ class TestTurn:
         assert equivariant["promised"]
         assert equivariant["change"] < 1e-5
         assert equivariant["error"] < 1e-5
+        assert [answer["in_group"] for answer in found["answers"]] == [True, True, False]
         for other in (twin, plain):
             assert not other["promised"]
             assert other["change"] > 1e-4
@@ -94,6 +95,7 @@ class TestTurn:
             assert plain["error"] > 1e-3
         flipped_digit = get(client, f"{DIGIT}/turn", flip=1)["answers"][0]
         assert not flipped_digit["promised"]
+        assert not flipped_digit["in_group"]
         assert flipped_digit["error"] > 1e-2
 
     def test_the_full_turn_has_the_answers_of_its_angles(self, client: TestClient) -> None:
@@ -176,6 +178,11 @@ class TestImages:
         assert "negative" in answers[1]["note"]
         turned = [get(client, f"/api/scenes/digits/images/{answer['image']}/turn") for answer in answers]
         assert turned[0]["pixels"] == turned[1]["pixels"]
+
+    def test_bright_on_dark_is_inverted_for_a_model_of_dark_on_bright(self, client: TestClient, tmp_path: Path) -> None:
+        scene = load_model(client, *model_files(tmp_path, mean=0.9, std=0.1)).json()["name"]
+        note = send(client, png(load_digits()[0][1200, 0].numpy()), scene).json()["note"]
+        assert note == "Shown as its negative: these models know dark on bright."
 
     def test_a_drawing_is_made_like_the_digits_that_the_models_know(self, client: TestClient) -> None:
         digit = Image.fromarray(load_digits()[0][1200, 0].numpy())
@@ -302,7 +309,7 @@ def start(client: TestClient, **values: object) -> Any:
     return client.post("/api/examinations", content=json.dumps(wanted))
 
 
-def model_files(folder: Path) -> tuple[bytes, bytes]:
+def model_files(folder: Path, mean: float = 0.5, std: float = 0.5) -> tuple[bytes, bytes]:
     """Weights and information of a small model of three classes of grey images."""
     info = ModelInfo(
         name="r4_sa",
@@ -311,8 +318,8 @@ def model_files(folder: Path) -> tuple[bytes, bytes]:
         num_classes=3,
         classes=("bar", "cross", "dot"),
         image_size=20,
-        mean=(0.5,),
-        std=(0.5,),
+        mean=(mean,),
+        std=(std,),
     )
     model = gevit.create_model("r4_sa", "nano", num_classes=3)
     gevit.save(model, info, folder / "model.safetensors")

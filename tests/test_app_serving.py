@@ -82,7 +82,7 @@ def test_it_answers_while_the_browser_starts(monkeypatch: pytest.MonkeyPatch) ->
         opened.set()
         return closed.wait(60)
 
-    monkeypatch.setattr(serving.webbrowser, "open", open_browser)
+    monkeypatch.setattr("webbrowser.open", open_browser)
     monkeypatch.setattr(serving, "_has_screen", lambda: True)
     with served(open_browser=True) as port:
         try:

@@ -142,7 +142,8 @@ class Lab:
         if drawn:
             pixels = like_mnist(pixels)
         elif looks_inverted(pixels, info):
-            pixels, note = 1 - pixels, "Shown as its negative: these models know bright on dark."
+            known = "bright on dark" if sum(info.mean) < 0.5 * len(info.mean) else "dark on bright"
+            pixels, note = 1 - pixels, f"Shown as its negative: these models know {known}."
         image = name_of_content(content + (b"drawn" if drawn else b""))
         self._pictures[name, image] = Picture(pixels, note=note)
         return {"image": image, "note": note}

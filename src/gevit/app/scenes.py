@@ -51,12 +51,16 @@ class Contender:
         """The group by which its maps are moved; those of a plain model, which are images, by quarter turns."""
         return self.model.group if self.model.group.order > 1 else Cyclic(4)
 
-    def promises(self, angle: float, flip: bool) -> bool:
-        """Whether its answer may not change under this move, by construction."""
+    def has_in_group(self, angle: float, flip: bool) -> bool:
+        """Whether its group has this move."""
         group = self.model.group
         steps = angle * group.rotations / 360
-        is_element = steps == round(steps) and (group.reflections or not flip) and angle % 90 == 0
-        return is_element and "gsa" not in self.info.encoding
+        return steps == round(steps) and (group.reflections or not flip)
+
+    @property
+    def is_equivariant(self) -> bool:
+        """Whether its layers commute with its group, by construction."""
+        return "gsa" not in self.info.encoding
 
     def describe(self) -> dict[str, Any]:
         """For the page."""

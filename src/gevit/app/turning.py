@@ -116,10 +116,13 @@ class Turning:
 
     def _answer(self, contender: Contender, still: Response, found: Response, move: Move) -> dict[str, Any]:
         error = compare(found.features, still.features, "")
+        in_group = contender.has_in_group(move.angle, move.flip)
+        is_kept_exactly = move.exact and not (move.right or move.down)
         return {
             "probabilities": found.probabilities[0].tolist(),
             "still": still.probabilities[0].tolist(),
             "change": float((found.probabilities - still.probabilities).abs().max()),
             "error": error.worst,
-            "promised": contender.promises(move.angle, move.flip) and not (move.right or move.down),
+            "in_group": in_group,
+            "promised": in_group and is_kept_exactly and contender.is_equivariant,
         }

@@ -88,7 +88,7 @@ class Card {
 function reason(model, answer, move) {
   if (move.right || move.down) return "a shift: the border and the grid of pooling are in the way";
   if (!move.exact) return "between quarter turns: new pixels, so nothing is exact";
-  if (model.role === "twin") return "its layers do not commute with the rotation";
+  if (answer.in_group) return "in its group, but its layers do not commute with it";
   if (move.flip && !model.group.startsWith("Dihedral") && model.order > 1) return `a flip is not among its ${model.order} rotations`;
   return model.order > 1 ? "this move is not in its group" : "it knows no rotations or flips";
 }

@@ -80,8 +80,10 @@ function verdict(answers, now) {
   if (kept && others) return "The same answer, to the last digit that the machine computes: the move only permutes what the equivariant network pools over. To the others it is another image.";
   if (kept) return "The same answer, to the last digit that the machine computes: the move only permutes what the network pools over.";
   if (shifted) return "A shift brings the border nearer and moves the grid on which the networks pool: the answer is about the same, and not exactly.";
-  if (!now.exact) return "Between quarter turns pixels are interpolated, and the group has no such element: every model may move. Snap to 90°, 180° or 270° to see the exact zero.";
-  if (answers[0].promised) return "This model should not have moved here: look inside to find the layer that does.";
+  const { in_group: inGroup, promised } = answers[0];
+  if (!now.exact) return `Between quarter turns pixels are interpolated${inGroup ? "" : ", and the group has no such element"}: every model may move. Snap to 90°, 180° or 270° to see the exact zero.`;
+  if (promised) return "This model should not have moved here: look inside to find the layer that does.";
+  if (inGroup) return "This move is in the group of the model, but its positional encoding, that of GSA-Nets, breaks the symmetry: look inside to find the layer that does.";
   return "This move is not in the group of the model, so nothing is promised for it.";
 }
 
