@@ -305,7 +305,7 @@ def test_changed_results_are_refused(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"settings": {"lr": 1.0}}, "lr = 1.0 instead of 0.05"),
+        ({"settings": {"lr": 1.0}}, "lr = 1.0 instead of 0.02"),
         ({"budget": "paper"}, "is of budget 'paper', expected 'cpu'"),
         ({"seed": 7}, "is of seed 7, expected 0: it was renamed or copied"),
         ({"data_digest": "v2:others"}, "are on different data"),
