@@ -34,3 +34,13 @@ def unchecked_shapes() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sketches instead of pictures."""
+    from matplotlib.figure import Figure
+
+    from tests.studies import sketch
+
+    monkeypatch.setattr(Figure, "savefig", sketch)

@@ -122,10 +122,10 @@ def test_a_start_like_a_convolution_is_well_conditioned(group: Group, neighborho
         for function in (layer.positions.row, layer.positions.column):
             assert max(float(parameter.detach().abs().max()) for parameter in function.parameters()) < 1000
         before = layer.positions(9, 9).space
-        optimizer = torch.optim.SGD(layer.parameters(), 1e-3 / 16)
-        sum(parameter.sum() for parameter in layer.positions.parameters()).backward()  # type: ignore[union-attr]
-        optimizer.step()
-        assert (layer.positions(9, 9).space - before).abs().max() < 0.1 * before.abs().max()
+        with torch.no_grad():
+            for parameter in layer.positions.parameters():
+                parameter.add_(1e-3 * torch.randn_like(parameter).sign())  # as far as Adam's first step
+        assert (layer.positions(9, 9).space - before).abs().max() < 0.05 * before.abs().max()
 
 
 def test_heads_that_start_like_a_convolution_look_at_a_pixel_near_the_centre() -> None:

@@ -142,8 +142,8 @@ class CoordinateEncoding(nn.Sequential):
         """Set the last map so that the first channels take nearly these values there, and the others 0: least squares.
 
         Where there are many coordinates, the hidden features of neighbours are nearly the same. What tells them apart
-        by less than LEAST_FEATURE is left out: to fit it as well would take weights of 10^5, with which the first step
-        of training, or half precision, makes any function of it.
+        by less than LEAST_FEATURE is left out: to fit it as well would take weights of 10^4 to 10^5, with which the
+        first step of training, or half precision, makes any function of it.
         """
         *features, last = self
         assert isinstance(last, Linear)

@@ -9,6 +9,7 @@ import hashlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Condition
@@ -128,17 +129,16 @@ def _attempt(
     """What `task` answers for each file and what it raises, with a progress bar if there are many."""
     answers: dict[Location, Answer] = {}
     errors: dict[Location, Exception] = {}
-    with without_bomb_warnings(), ThreadPoolExecutor() as threads:
+    with without_bomb_warnings(), ExitStack() as at_the_end:
+        threads = ThreadPoolExecutor()
+        # After Ctrl-C there may be files that nobody has begun to read, and nobody shall.
+        at_the_end.callback(threads.shutdown, cancel_futures=True)
         futures = {file: threads.submit(task, file) for file in files}
-        try:
-            for file, future in progress_of(futures.items(), what, len(files)):
-                try:
-                    answers[file] = future.result()
-                except ImportError:
-                    raise
-                except Exception as error:  # decoders raise all sorts of errors for corrupt files
-                    errors[file] = error
-        except BaseException:  # Ctrl-C, say: files that nobody has begun to read are left
-            threads.shutdown(wait=False, cancel_futures=True)
-            raise
+        for file, future in progress_of(futures.items(), what, len(files)):
+            try:
+                answers[file] = future.result()
+            except ImportError:
+                raise
+            except Exception as error:  # decoders raise all sorts of errors for corrupt files
+                errors[file] = error
     return answers, errors
