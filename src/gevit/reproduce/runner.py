@@ -54,6 +54,8 @@ class Workplace:
 def run_study(study: Study, budget: str, seeds: int, place: Workplace, say: Callable[[str], None]) -> int:
     """Run every cell with every seed, the first seed of all cells first, unless its result is there.
 
+    Cells that have fewer seeds than the study come last.
+
     Several processes share a study, one a core or a machine: each leaves out what another is running. (Not where files
     cannot be locked.)
 
@@ -70,6 +72,7 @@ def run_study(study: Study, budget: str, seeds: int, place: Workplace, say: Call
         for cell in study.runs
         if cell.most_seeds is None or seed < cell.most_seeds
     ]
+    wanted.sort(key=lambda run: run[0].most_seeds is not None)
     folder = place.folder(study, budget)
     for path in filter(is_left_over, folder.glob(".*")):
         with contextlib.suppress(FileNotFoundError):  # who writes or tidies up there may be faster
