@@ -290,7 +290,11 @@ def test_any_picture_and_double_precision(tmp_path: Path) -> None:
         (["errors", "--model", "p4_cnn"], "p4_cnn has none"),
         (["errors", "--against", "gsa.safetensors"], "give --checkpoint or --pretrained, too"),
         (["rotation", "--checkpoint", "missing.safetensors"], "missing"),
-        (["rotation", "--out", "/dev/null/x"], "cannot write /dev/null/x/rotation.png"),
+        (
+            ["rotation", "--out", "/dev/null/x"],
+            "--out /dev/null/x/rotation.png cannot be written: there can be no folder",
+        ),
+        (["all", "--out", "/dev/null/x"], "--out /dev/null/x/translation.png cannot be written"),
     ],
 )
 def test_errors_are_one_line(

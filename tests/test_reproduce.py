@@ -109,6 +109,15 @@ def test_what_tables_have_in_common_is_trained_once(tmp_path: Path, trained: lis
     assert len(trained) == len(keys) == 5
 
 
+def test_what_has_fewer_seeds_is_run_last(tmp_path: Path, trained: list[TrainConfig]) -> None:
+    place = runner.Workplace(tmp_path / "results", tmp_path / "runs")
+    runner.run_study(STUDIES["converged"]("smoke"), "smoke", 2, place, lambda message: None)
+    assert [(config.seed, config.initialisation) for config in trained] == [
+        *[(seed, None) for seed in (0, 1) for _ in range(4)],
+        (0, "convolution"),
+    ]
+
+
 def test_accuracy_by_angle_is_that_of_the_kept_weights(tmp_path: Path) -> None:
     model, data, angles = create_model("r4_sa", pretrained=True).eval(), open_dataset("digits-upright"), (0.0, 45.0)
     save(model, info_of(model), tmp_path / "model.safetensors")

@@ -146,15 +146,16 @@ def as_input(model: EquivariantModel, pixels: Tensor) -> Tensor:
 
 
 def check_file(flag: str, path: Path) -> None:
-    """Find out before anything is computed whether there can be this file after it."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = f"there can be no folder {path.parent} ({error.strerror})"
+    """Find out before anything is computed whether there can be this file after it; nothing is made yet."""
+    there = next(folder for folder in path.absolute().parents if os.path.exists(folder))
+    if path.is_dir():
+        reason = "it is a folder"
+    elif not there.is_dir():
+        reason = f"there can be no folder {path.parent}, as {there} is none"
+    elif not os.access(there, os.W_OK | os.X_OK):
+        reason = f"no permission to write in {there}"
     else:
-        if not path.is_dir() and os.access(path.parent, os.W_OK):
-            return
-        reason = "it is a folder" if path.is_dir() else f"no permission to write in {path.parent}"
+        return
     raise ValueError(f"{flag} {path} cannot be written: {reason}; name another file")
 
 

@@ -7,7 +7,14 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gevit.cli.arguments import add_model_source, add_random_weights, as_input, check_weights, trained_or_random
+from gevit.cli.arguments import (
+    add_model_source,
+    add_random_weights,
+    as_input,
+    check_picture,
+    check_weights,
+    trained_or_random,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -54,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     from gevit.equivariance.comparison import NothingToShow
 
     _check(args)
-    for name in FIGURES if args.figure == "all" else [args.figure]:
+    for name in _chosen(args):
         try:
             figure, numbers = _errors(args) if name == "errors" else _following(args, name)
         except NothingToShow as reason:
@@ -71,10 +78,12 @@ def _check(args: argparse.Namespace) -> None:
     check_weights(args)
     if args.against and not (_is_trained(args) and args.figure in ("errors", "all")):
         raise ValueError("--against is for the errors of trained weights: give --checkpoint or --pretrained, too")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ImportError(f"drawing needs matplotlib ({error}); pip install 'gevit[figures]'") from error
+    for name in _chosen(args):
+        check_picture("--out", args.out / f"{name}.{args.formats[0]}")
+
+
+def _chosen(args: argparse.Namespace) -> list[str]:
+    return list(FIGURES) if args.figure == "all" else [args.figure]
 
 
 def _following(args: argparse.Namespace, kind: str) -> tuple[Figure, dict[str, Any]]:
