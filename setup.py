@@ -34,7 +34,12 @@ PRECISIONS = {"": "float", "_double": "double"}
 
 
 class BuildApart(build_ext):
-    """Gives each library a folder for its object file: they have one source, and `-j` builds them at the same time."""
+    """Builds the libraries at the same time, each with a folder for its object file, since they have one source."""
+
+    def finalize_options(self) -> None:
+        """Use all cores, unless told otherwise."""
+        super().finalize_options()
+        self.parallel = self.parallel or True
 
     def build_extension(self, ext: Extension) -> None:
         """Build one library."""

@@ -110,7 +110,7 @@ struct Sizes {
     int queries() const { return Order ? Order : p.queries; }
     int keys() const { return Order ? Order : p.keys; }
     int met() const { return Order ? Order : p.pair_queries; }
-    bool own() const { return Order > 1 ? false : p.own; }
+    bool own() const { return Order ? false : p.own; }  // of one element, it is all there are
     int first_query(int output) const { return own() ? output : 0; }
     int64_t pairs() const { return int64_t(outputs()) * met(); }
     // Where dropout finds the q-th query of output h, with key m and its neighbour.

@@ -102,13 +102,6 @@ class Worker : public Direct {
 
     // ---- the factors ----
 
-    // Outputs that meet the same queries may share a tile; with `own` no two do.
-    template <int Largest, class Body>
-    void outputs_in_tiles(Body&& body) const {
-        if (s_.own()) in_tiles<1>(s_.outputs(), body);
-        else in_tiles<Largest>(s_.outputs(), body);
-    }
-
     // Where the pair of h and its q-th query is in total and share, and from there key m.
     ptrdiff_t pair_at(int q, int h) const { return (ptrdiff_t(q) * s_.outputs() + h) * KEYS; }
     ptrdiff_t key_at(int m) const { return m / KEYS * s_.pairs() * KEYS + m % KEYS; }
@@ -172,20 +165,42 @@ class Worker : public Direct {
 
     // ---- forward ----
 
+    // x where dropout keeps the coefficient of h, its q-th query and key m + b of a tile: two keys share a `pair`.
+    template <bool Dropped>
+    GEVIT_INLINE Vec kept(Vec x, Dropout::Pair& pair, const Dropout::Offset& noise, int q, int h, int m, int b) const {
+        if constexpr (!Dropped) return x;
+        if (b % 2 == 0) pair = p_.dropout.keep(place_[s_.dropout_place(q, h, m + b)], noise);
+        return keep_where(b % 2 ? pair.odd : pair.even, x);
+    }
+
     // W[m,j,h] = sum over h~ of the kept A S C, for some keys
     template <bool Dropped, int Wide>
     void weigh(int m) {
         for (int j = 0; j < offsets_; ++j)
-            outputs_in_tiles<OUTPUTS>([&](auto tall, int h) { weigh_tile<Dropped, tall, Wide>(h, m, j); });
+            if (s_.own()) weigh_own<Dropped, Wide>(m, j);
+            else in_tiles<OUTPUTS>(s_.outputs(), [&](auto tall, int h) { weigh_tile<Dropped, tall, Wide>(h, m, j); });
+    }
+
+    // The same for outputs that have one query each.
+    template <bool Dropped, int Wide>
+    void weigh_own(int m, int j) {
+        const ptrdiff_t outputs = s_.outputs(), next_key = offsets_ * outputs;
+        for (int h = 0; h < outputs; ++h) {
+            const ptrdiff_t at = (ptrdiff_t(m) * offsets_ + j) * outputs + h, first = pair_at(0, h) + key_at(m);
+            const Vec s = space_[space_at_[h * offsets_ + j] + h];
+            Dropout::Pair pair{};
+            GEVIT_UNROLL for (int b = 0; b < Wide; ++b)
+                weight_[at + b * next_key] =
+                    kept<Dropped>(share_[first + b] * s, pair, noise_[j], 0, h, m, b) * content_[at + b * next_key];
+        }
     }
 
     template <bool Dropped, int Tall, int Wide>
     void weigh_tile(int h, int m, int j) {
-        const ptrdiff_t queries = s_.queries(), next_key = offsets_ * queries;
-        const ptrdiff_t first = s_.first_query(h), next_query = pair_at(1, 0);
-        const Vec *content = content_ + m * next_key + j * queries + first, *share = share_ + pair_at(0, h) + key_at(m);
+        const ptrdiff_t queries = s_.queries(), next_key = offsets_ * queries, next_query = pair_at(1, 0);
+        const Vec *content = content_ + m * next_key + j * queries, *share = share_ + pair_at(0, h) + key_at(m);
         const Vec* space[Tall];
-        GEVIT_UNROLL for (int a = 0; a < Tall; ++a) space[a] = space_ + space_at_[(h + a) * offsets_ + j] + first;
+        GEVIT_UNROLL for (int a = 0; a < Tall; ++a) space[a] = space_ + space_at_[(h + a) * offsets_ + j];
         const Dropout::Offset noise = noise_[j];
         Vec total[Tall][Wide] = {};
         for (int q = 0; q < s_.met(); ++q, share += next_query) {
@@ -193,15 +208,9 @@ class Worker : public Direct {
             GEVIT_UNROLL for (int b = 0; b < Wide; ++b) c[b] = content[b * next_key + q];
             GEVIT_UNROLL for (int a = 0; a < Tall; ++a) {
                 const Vec s = space[a][q];
-                Dropout::Pair kept{};
-                GEVIT_UNROLL for (int b = 0; b < Wide; ++b) {
-                    Vec as = share[a * KEYS + b] * s;
-                    if constexpr (Dropped) {
-                        if (b % 2 == 0) kept = p_.dropout.keep(place_[s_.dropout_place(q, h + a, m + b)], noise);
-                        as = keep_where(b % 2 ? kept.odd : kept.even, as);
-                    }
-                    total[a][b] += as * c[b];
-                }
+                Dropout::Pair pair{};
+                GEVIT_UNROLL for (int b = 0; b < Wide; ++b)
+                    total[a][b] += kept<Dropped>(share[a * KEYS + b] * s, pair, noise, q, h + a, m, b) * c[b];
             }
         }
         Vec* const weight = weight_ + (ptrdiff_t(m) * offsets_ + j) * s_.outputs() + h;
@@ -246,16 +255,41 @@ class Worker : public Direct {
 
     template <bool Dropped, int Wide>
     void sum_kept(int m) {
-        zero(of_key(content_gradient_, m, s_.queries()), ptrdiff_t(Wide) * offsets_ * s_.queries());
+        if (!s_.own()) zero(of_key(content_gradient_, m, s_.queries()), ptrdiff_t(Wide) * offsets_ * s_.queries());
         // Tiles of half the size: a sum of W has its gradient beside it in a register.
         for (int j = 0; j < offsets_; ++j)
-            outputs_in_tiles<OUTPUTS / 2>([&](auto tall, int h) { sum_kept_tile<Dropped, tall, Wide>(h, m, j); });
+            if (s_.own()) sum_kept_own<Dropped, Wide>(m, j);
+            else
+                in_tiles<OUTPUTS / 2>(s_.outputs(),
+                                      [&](auto tall, int h) { sum_kept_tile<Dropped, tall, Wide>(h, m, j); });
+    }
+
+    template <bool Dropped, int Wide>
+    void sum_kept_own(int m, int j) {
+        const ptrdiff_t outputs = s_.outputs(), next_key = offsets_ * outputs;
+        for (int h = 0; h < outputs; ++h) {
+            const ptrdiff_t at = (ptrdiff_t(m) * offsets_ + j) * outputs + h, first = pair_at(0, h) + key_at(m);
+            const ptrdiff_t space_at = space_at_[h * offsets_ + j] + h;
+            const Vec s = space_[space_at];
+            Vec space_sum = space_gradient_[space_at];
+            Dropout::Pair pair{};
+            GEVIT_UNROLL for (int b = 0; b < Wide; ++b) {
+                const ptrdiff_t here = at + b * next_key;
+                const Vec p = kept<Dropped>(share_[first + b] * s, pair, noise_[j], 0, h, m, b) * content_[here];
+                const Vec x = p * weight_gradient_[here];
+                weight_[here] = p;
+                content_gradient_[here] = x;
+                space_sum += x;
+                share_gradient_[first + b] += x;
+            }
+            space_gradient_[space_at] = space_sum;
+        }
     }
 
     template <bool Dropped, int Tall, int Wide>
     void sum_kept_tile(int h, int m, int j) {
-        const ptrdiff_t queries = s_.queries(), met = s_.met(), first = s_.first_query(h);
-        const ptrdiff_t at = (ptrdiff_t(m) * offsets_ + j) * queries + first, next_key = offsets_ * queries;
+        const ptrdiff_t queries = s_.queries(), met = s_.met();
+        const ptrdiff_t at = (ptrdiff_t(m) * offsets_ + j) * queries, next_key = offsets_ * queries;
         const ptrdiff_t next_query = pair_at(1, 0), pairs_at = pair_at(0, h) + key_at(m);
         ptrdiff_t space_at[Tall];
         Vec total[Tall][Wide] = {}, g[Tall][Wide];
@@ -263,7 +297,7 @@ class Worker : public Direct {
         const Vec* const weight_gradient = weight_gradient_ + (weight - weight_);
         const ptrdiff_t next_weight = ptrdiff_t(offsets_) * s_.outputs();
         GEVIT_UNROLL for (int a = 0; a < Tall; ++a) {
-            space_at[a] = space_at_[(h + a) * offsets_ + j] + first;
+            space_at[a] = space_at_[(h + a) * offsets_ + j];
             GEVIT_UNROLL for (int b = 0; b < Wide; ++b) g[a][b] = weight_gradient[b * next_weight + a];
         }
         const Vec *const space = space_, *const content = content_ + at, *share = share_ + pairs_at;
@@ -276,13 +310,9 @@ class Worker : public Direct {
             GEVIT_UNROLL for (int a = 0; a < Tall; ++a) {
                 const Vec s = space[space_at[a] + q];
                 Vec space_sum = space_gradient[space_at[a] + q];
-                Dropout::Pair kept{};
+                Dropout::Pair pair{};
                 GEVIT_UNROLL for (int b = 0; b < Wide; ++b) {
-                    Vec c = content[b * next_key + q];
-                    if constexpr (Dropped) {
-                        if (b % 2 == 0) kept = p_.dropout.keep(place_[s_.dropout_place(q, h + a, m + b)], noise);
-                        c = keep_where(b % 2 ? kept.odd : kept.even, c);
-                    }
+                    const Vec c = kept<Dropped>(content[b * next_key + q], pair, noise, int(q), h + a, m, b);
                     const Vec p = share[a * KEYS + b] * s * c, x = p * g[a][b];
                     total[a][b] += p;
                     content_sum[b] += x;
