@@ -292,6 +292,8 @@ def sizes(budget: str) -> Study:
 def angles(budget: str) -> Study:
     """Which rotations a model handles that it has never been shown."""
     step = 15
+    networks = {row: {"model": model, "rotate": rotate} for row, (model, rotate) in SYMMETRIES.items()}
+    networks[f"R4_SA, {GSA}"] = {"model": "r4_sa", "rotate": False, "encoding": "gsa"}
     measures = {"upright": accuracy_on_test, "mean of all angles": mean_over_angles, "worst angle": worst_angle}
     return Study(
         name="angles",
@@ -299,14 +301,8 @@ def angles(budget: str) -> Study:
         experiment="upright",
         row_title="model",
         cells=tuple(
-            Cell(
-                row,
-                column,
-                {"model": model, "rotate": rotate},
-                measure=measure,
-                most_seeds=2 if model in SLOW else None,
-            )
-            for row, (model, rotate) in _rows(SYMMETRIES.items(), budget)
+            Cell(row, column, settings, measure=measure, most_seeds=2 if settings["model"] in SLOW else None)
+            for row, settings in _rows(networks.items(), budget)
             for column, measure in measures.items()
         ),
         notes=(
