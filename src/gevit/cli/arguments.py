@@ -148,7 +148,7 @@ def as_input(model: EquivariantModel, pixels: Tensor) -> Tensor:
 def check_file(flag: str, path: Path) -> None:
     """Find out before anything is computed whether there can be this file after it; nothing is made yet."""
     there = next(folder for folder in path.absolute().parents if os.path.exists(folder))
-    if path.is_dir():
+    if os.path.isdir(path):
         reason = "it is a folder"
     elif not there.is_dir():
         reason = f"there can be no folder {path.parent}, as {there} is none"
