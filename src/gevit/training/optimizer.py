@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim.adamw import adamw
 
 from gevit.group_conv import GroupConv
 from gevit.models.base import EquivariantModel
@@ -67,7 +68,8 @@ class Muon(Optimizer):
         weight_decay: float = 0.0,
     ) -> None:
         groups = [
-            {"params": list(parameters), "orthogonal": orthogonal}
+            # "fused" has the counted steps, which a fused operator reads, loaded to the device of their parameter.
+            {"params": list(parameters), "orthogonal": orthogonal, "fused": not orthogonal}
             for parameters, orthogonal in ((matrices, True), (others, False))
             if parameters
         ]
@@ -78,13 +80,12 @@ class Muon(Optimizer):
         """Move every parameter that has a gradient."""
         for group in self.param_groups:
             moving = [parameter for parameter in group["params"] if parameter.grad is not None]
-            lr = group["lr"] * (1 if group["orthogonal"] else ADAM_SHARE)
-            direct = self._orthogonal if group["orthogonal"] else self._adam
-            for parameter, direction in zip(moving, direct(moving, group["momentum"]), strict=True):
-                parameter.mul_(1 - lr * group["weight_decay"]).sub_(direction, alpha=lr)
+            move = self._move_orthogonally if group["orthogonal"] else self._move_by_adam
+            move(moving, group["lr"], group["momentum"], group["weight_decay"])
 
-    def _orthogonal(self, parameters: list[nn.Parameter], momentum: float) -> list[Tensor]:
-        directions: dict[nn.Parameter, Tensor] = {}
+    def _move_orthogonally(
+        self, parameters: list[nn.Parameter], lr: float, momentum: float, weight_decay: float
+    ) -> None:
         for shape in dict.fromkeys(parameter.shape for parameter in parameters):
             alike = [parameter for parameter in parameters if parameter.shape == shape]
             gradients = torch.stack([_gradient(parameter) for parameter in alike])
@@ -93,22 +94,31 @@ class Muon(Optimizer):
                 buffer.mul_(momentum).add_(gradient)
             moments = (gradients + momentum * torch.stack(buffers)).flatten(2)
             rows, columns = moments.shape[1:]
-            found = orthogonalized(moments) * math.sqrt(max(1.0, rows / columns))
-            directions |= dict(zip(alike, found.view_as(gradients), strict=True))
-        return [directions[parameter] for parameter in parameters]
+            directions = orthogonalized(moments) * math.sqrt(max(1.0, rows / columns))
+            for parameter, direction in zip(alike, directions.view_as(gradients), strict=True):
+                parameter.mul_(1 - lr * weight_decay).sub_(direction, alpha=lr)
 
-    def _adam(self, parameters: list[nn.Parameter], momentum: float) -> list[Tensor]:
-        directions = []
-        for parameter in parameters:
-            gradient = _gradient(parameter)
-            steps = self.state[parameter].setdefault("step", torch.zeros(()))
-            steps += 1
-            first, second = self._moment(parameter, "exp_avg"), self._moment(parameter, "exp_avg_sq")
-            first.lerp_(gradient, 1 - momentum)
-            second.mul_(ADAM_BETA).addcmul_(gradient, gradient, value=1 - ADAM_BETA)
-            size = second.sqrt().div_(math.sqrt(1 - ADAM_BETA ** float(steps))).add_(ADAM_EPS)
-            directions.append(first.div(size).div_(1 - momentum ** float(steps)))
-        return directions
+    def _move_by_adam(self, parameters: list[nn.Parameter], lr: float, momentum: float, weight_decay: float) -> None:
+        adamw(
+            list(parameters),
+            [_gradient(parameter) for parameter in parameters],
+            [self._moment(parameter, "exp_avg") for parameter in parameters],
+            [self._moment(parameter, "exp_avg_sq") for parameter in parameters],
+            [],
+            [self._steps(parameter) for parameter in parameters],
+            fused=True,  # there are many, and small: one by one, calls would take most of the time
+            amsgrad=False,
+            beta1=momentum,
+            beta2=ADAM_BETA,
+            lr=lr * ADAM_SHARE,
+            weight_decay=weight_decay,
+            eps=ADAM_EPS,
+            maximize=False,
+        )
+
+    def _steps(self, parameter: Tensor) -> Tensor:
+        steps: Tensor = self.state[parameter].setdefault("step", torch.zeros((), device=parameter.device))
+        return steps
 
     def _moment(self, parameter: Tensor, name: str) -> Tensor:
         moment: Tensor = self.state[parameter].setdefault(name, torch.zeros_like(parameter))
