@@ -59,6 +59,10 @@ def _no_symmetry(encodings: str, symmetries: str = "no rotations") -> str:
     return f"Z2_SA has {symmetries}, so {encodings} encodings are the same and it is one run"
 
 
+# From here on a run takes ten to thirty times as long as R4_SA with 5x5 neighbourhoods: one seed, after all others.
+COSTLY_MODELS, COSTLY_NEIGHBORHOOD = ("r12_sa", "r16_sa"), 15
+
+
 def attention_cell(row: str, column: str, model: str, neighborhood: int = 5, paper: float | None = None) -> Cell:
     """A self-attention model with the encoding that the column is named after.
 
@@ -66,7 +70,9 @@ def attention_cell(row: str, column: str, model: str, neighborhood: int = 5, pap
     'z2_sa-ge-5'
     """
     encoding = "ge" if model == "z2_sa" else ENCODINGS[column]
-    return Cell(row, column, {"model": model, "encoding": encoding, "neighborhood": neighborhood}, paper)
+    costly = model in COSTLY_MODELS or neighborhood >= COSTLY_NEIGHBORHOOD
+    settings = {"model": model, "encoding": encoding, "neighborhood": neighborhood}
+    return Cell(row, column, settings, paper, most_seeds=1 if costly else None)
 
 
 def _by_encoding(
