@@ -45,13 +45,14 @@ def figure(summary: Summary) -> Figure:
         axes[-1].set_title(f"ours, {summary.data}")
     for axes_of_panel in drawn.axes:
         style(axes_of_panel)
-    handles, labels = drawn.axes[-1].get_legend_handles_labels()
-    if len(labels) > 1:
+    entries = [zip(*panel.get_legend_handles_labels(), strict=True) for panel in drawn.axes]
+    handles = {label: handle for panel in entries for handle, label in panel}
+    if len(handles) > 1:
         # As many beside each other as the width has room for, with a marker of about six letters each.
-        columns = int(LETTERS * drawn.get_figwidth() / WIDTH) // (max(map(len, labels)) + 6)
+        columns = int(LETTERS * drawn.get_figwidth() / WIDTH) // (max(map(len, handles)) + 6)
         drawn.legend(
-            handles,
-            labels,
+            list(handles.values()),
+            list(handles),
             loc="outside upper center",
             ncols=max(1, columns),
             fontsize=FONT,
@@ -68,8 +69,9 @@ def _draw_cells(axes: Axes, summary: Summary, is_paper: bool) -> None:
     for index, (column, (color, marker)) in enumerate(_styles(columns)):
         # Side by side, so that bars do not hide each other.
         shift = (0.04 if ordered else 0.16) * (index - (len(columns) - 1) / 2)
-        points = _points(summary, column, shift, is_paper)
-        places, values, below, above = zip(*points, strict=True) if points else ((), (), (), ())
+        if not (points := _points(summary, column, shift, is_paper)):
+            continue
+        places, values, below, above = zip(*points, strict=True)
         looks: dict[str, Any] = {
             "color": color,
             "marker": marker,
