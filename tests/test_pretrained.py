@@ -21,16 +21,20 @@ from gevit.pretrained import pretrained_path
 from gevit.training.setup import take_weights
 
 FOLDER = Path(gevit.models.__path__[0]) / "pretrained"
-DIGITS = [(row.model, row.preset) for row in gevit.list_pretrained() if row.data == "rotmnist-rebuilt"]
+DIGITS = [
+    (row.model, row.preset, row.data) for row in gevit.list_pretrained() if row.data.startswith("rotmnist-rebuilt")
+]
 
 
 def test_there_are_weights_for_digits() -> None:
-    assert {("r4_sa", "rotmnist"), ("d4_sa", "rotmnist"), ("r4_sa", "nano")} <= set(DIGITS)
+    for name, preset in (("r4_sa", "rotmnist"), ("d4_sa", "rotmnist"), ("r4_sa", "nano"), ("d4_sa", "nano")):
+        assert (name, preset, "rotmnist-rebuilt") in DIGITS
+        assert pretrained_path(name, preset) == pretrained_path(name, preset, "rotmnist-rebuilt")
 
 
-@pytest.mark.parametrize(("name", "preset"), DIGITS)
-def test_pretrained_digits(name: str, preset: str) -> None:
-    model = gevit.create_model(name, preset=preset, pretrained=True)
+@pytest.mark.parametrize(("name", "preset", "data"), DIGITS)
+def test_pretrained_digits(name: str, preset: str, data: str) -> None:
+    model = gevit.create_model(name, preset=preset, pretrained=data)
     assert not model.training
     assert model.info is not None
     digits = open_dataset("digits")
@@ -39,9 +43,19 @@ def test_pretrained_digits(name: str, preset: str) -> None:
         accuracy = (model(images).argmax(1) == digits.test.labels[:40]).float().mean()
     assert accuracy > 0.9
     assert_equivariant(model, images[:1], model.group, tolerance=1e-5)
-    assert f"{100 * model.info.trained['test_accuracy']:.2f}%" in pretrained_path(name, preset).with_suffix(
+    assert f"{100 * model.info.trained['test_accuracy']:.2f}%" in pretrained_path(name, preset, data).with_suffix(
         ".md"
     ).read_text("utf-8")
+
+
+def test_of_a_digit_and_its_mirror_image_only_the_restricted_weights_know_which_is_which() -> None:
+    digits = open_dataset("digits")
+    images = digits.test.images(torch.arange(4))
+    for data, tells_them_apart in (("rotmnist-rebuilt", False), ("rotmnist-rebuilt-c4", True)):
+        model = gevit.create_model("d4_sa", preset="nano", pretrained=data)
+        with torch.inference_mode():
+            logits, mirrored = (model(info_of(model).normalize(x)) for x in (images, images.flip(-1)))
+        assert ((logits - mirrored).abs().max() > 1e-3 * logits.abs().max()) == tells_them_apart
 
 
 def test_models_without_weights_say_which_have_some() -> None:
