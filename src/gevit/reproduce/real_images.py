@@ -28,7 +28,7 @@ SAME_TIME = (
 )
 TWIN = "Z2_SA is the same architecture on the group of one element: it knows no rotations or reflections"
 ORBIT = "in an orbit: the mean of the trained network's logits over the eight quarter turns and flips of an image"
-BUILT_IN, BOTH, MIRRORED, GSA = "R4_SA", "R4_SA, augmented", "D4_SA", "R4_SA, GSA-Nets"
+BUILT_IN, BOTH, MIRRORED, WITH_GSA = "R4_SA", "R4_SA, augmented", "D4_SA", "R4_SA, GSA-Nets"
 PLAIN, AUGMENTED, CNN = "Z2_SA", "Z2_SA, augmented", "P4-CNN"
 LONGER, LONGER_AUGMENTED = f"{BUILT_IN}, four times as long", f"{AUGMENTED}, four times as long"
 OF_THE_PAPER = {name: f"{name}, the paper's architecture" for name in (BUILT_IN, PLAIN)}
@@ -122,14 +122,16 @@ def tissue(budget: str) -> Study:
     """Tissue, which has neither an up nor a handedness: `tiny` beside the architecture that the paper has for it."""
     runs = {
         BUILT_IN: _run("r4_sa", 20),
-        GSA: _run("r4_sa", 20, encoding="gsa"),
+        WITH_GSA: _run("r4_sa", 20, encoding="gsa"),
         MIRRORED: _run("d4_sa", 20),
         PLAIN: _run("z2_sa", 20),
         AUGMENTED: _run("z2_sa", 20, rotate=True, flip=True),
     }
     if budget != "smoke":  # whose images are too small for that architecture
-        runs |= {OF_THE_PAPER[BUILT_IN]: _run("r4_sa", 8, preset="pcam")}
-        runs |= {OF_THE_PAPER[PLAIN]: _run("z2_sa", 8, preset="pcam")}
+        runs |= {
+            OF_THE_PAPER[BUILT_IN]: _run("r4_sa", 8, preset="pcam"),
+            OF_THE_PAPER[PLAIN]: _run("z2_sa", 8, preset="pcam"),
+        }
     return Study(
         name="tissue",
         title="PatchCamelyon: equivariant networks against a plain one, in tiny and in the paper's architecture",
@@ -146,7 +148,7 @@ def tissue(budget: str) -> Study:
         seeds=3,
         orbit="d4",
         ordered=False,
-        comparisons=((BUILT_IN, AUGMENTED), (BUILT_IN, PLAIN), (BUILT_IN, GSA), (MIRRORED, BUILT_IN)),
+        comparisons=((BUILT_IN, AUGMENTED), (BUILT_IN, PLAIN), (BUILT_IN, WITH_GSA), (MIRRORED, BUILT_IN)),
     )
 
 
