@@ -88,6 +88,7 @@ REAL_IMAGES: Mapping[str, Settings] = {
     "satellites": {**REAL, "data": "eurosat"},
     "cells": {**REAL, "data": "redcells", "select": "macro_f1"},
     "tissue": {**REAL, "data": "pcam", "preset": "tiny"},
+    "photographs": {**REAL, "data": "cifar10", "preset": "tiny"},
     "galaxies": {**REAL, "data": "galaxies"},
     "labels": {**REAL, "data": "eurosat", "limit_valid": 100},
     "finetuning": {**REAL, "data": "redcells", "select": "macro_f1", "limit_train": 500, "limit_valid": 500},

@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from gevit.reproduce.real_images import cells, finetuning, galaxies, labels, satellites, tissue
+from gevit.reproduce.real_images import cells, finetuning, galaxies, labels, photographs, satellites, tissue
 from gevit.reproduce.study import Cell, Study, accuracy_on_test, mean_over_angles, worst_angle
 
 Row = TypeVar("Row")
@@ -314,6 +314,6 @@ STUDIES: dict[str, Callable[[str], Study]] = {
     for study in (
         *(table1, table2, table3, table4, cifar10),
         *(encodings, converged, relative, reflections, sizes, angles),
-        *(satellites, cells, tissue, galaxies, labels, finetuning),
+        *(satellites, cells, tissue, photographs, galaxies, labels, finetuning),
     )
 }
