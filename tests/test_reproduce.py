@@ -259,8 +259,6 @@ def test_studies_are_well_made_and_fair(name: str, budget: str) -> None:
             differing |= {"epochs": 1, "rotate": False, "flip": False, "restrict": None}
         if name == "finetuning":  # that is what its rows are about
             differing["start_from"] = None
-        if name in ("tissue", "photographs"):  # two architectures side by side
-            differing["preset"] = None
         recipes.add(dataclasses.replace(config, **differing))
     assert len(recipes) == 1
     if GE in study.columns:
