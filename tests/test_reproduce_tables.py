@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from gevit.evaluation.metrics import mean_interval
+from gevit.evaluation.metrics import mean_interval, wilson_interval
 from gevit.reproduce.draw import draw, markdown, study_table
 from gevit.reproduce.results import result_path, write_result
 from gevit.reproduce.studies import STUDIES
@@ -171,7 +171,8 @@ def test_a_sample_is_called_one(table1: tuple[Summary, Path]) -> None:
     summary, _ = table1
     cell = summary.study.runs[0]
     sample = dataclasses.replace(summary.results[cell.key][0], data="pcam sample", train_images=1000)
-    notes = " ".join(dataclasses.replace(summary, results={cell.key: [sample]}).notes())
+    results = {key: [sample] if key == cell.key else [] for key in summary.results}
+    notes = " ".join(dataclasses.replace(summary, results=results).notes())
     assert "Ours: pcam sample, 1,000 training images" in notes
     assert "training images 1,000 instead of all" in notes
 
@@ -194,7 +195,10 @@ def test_what_is_missing_is_said(table1: tuple[Summary, Path]) -> None:
     for seed in (0, 1):
         result_path(folder, summary.study.runs[3], seed).unlink()
     partial = Summary.read(summary.study, "cpu", folder)
-    assert study_table(partial).rows[0][2] == "50.00 (1 of 2 seeds)"
+    low, high = wilson_interval(0.5, partial.results[summary.study.runs[0].key][0].test_images)
+    assert study_table(partial).rows[0][2] == f"50.00 ({100 * low:.2f} to {100 * high:.2f}; 1 of 2 seeds)"
+    assert "interval that the number of test images leaves" in " ".join(partial.notes())
+    assert "interval that the number of test images leaves" not in " ".join(summary.notes())  # there is no such number
     assert study_table(partial).rows[1][4] == "–"
     assert "1 of 16 runs are not done yet" in " ".join(partial.notes())
 
@@ -258,7 +262,8 @@ def test_measures_over_angles(tmp_path: Path) -> None:
     assert len(result.by_angle) == 24
     assert worst_angle(result) == result.by_angle["345"]
     assert worst_angle(result) < mean_over_angles(result) < result.test_accuracy
-    assert study_table(summary).rows[0][1:4] == [
+    shown = [text.split()[0] for text in study_table(summary).rows[0][1:4]]
+    assert shown == [
         f"{100 * share:.2f}" for share in (result.test_accuracy, mean_over_angles(result), worst_angle(result))
     ]
 

@@ -6,10 +6,9 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gevit.evaluation.metrics import wilson_interval
 from gevit.rendering.charts import BLUE, FONT, GREEN, INK, ORANGE, PINK, SKY, WIDTH, label_angles, style
 from gevit.reproduce.studies import GE, GSA, RELATIVE
-from gevit.reproduce.study import accuracy_in_orbit, accuracy_on_test
+from gevit.reproduce.study import accuracy_on_test
 from gevit.reproduce.summary import Summary
 
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 # Markers say the same as colours.
 KNOWN = {GSA: (ORANGE, "s"), GE: (BLUE, "o"), RELATIVE: (GREEN, "^")}
 PALETTE = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (PINK, "D"), (SKY, "v"), (INK, "P"))
-SHARES = (accuracy_on_test, accuracy_in_orbit)  # of all test images: other measures have no such interval
 CROWDED = 36  # characters below a panel
 Point = tuple[float, float, float, float]  # place, percent, reach of the bar below and above
 
@@ -104,10 +102,9 @@ def _points(summary: Summary, column: str, shift: float, is_paper: bool) -> list
         if is_paper and cell.paper is not None:
             points.append((place + shift, cell.paper, 0.0, 0.0))
         elif not is_paper and number is not None:
-            below, above = number.spread or 0.0, number.spread or 0.0
-            if summary.seeds == 1 and cell.measure in SHARES:
-                low, high = wilson_interval(number.mean / 100, summary.results[cell.key][0].test_images)
-                below, above = number.mean - 100 * low, 100 * high - number.mean
+            below = above = number.spread or 0.0
+            if number.seeds == 1 and (interval := summary.interval(cell)):
+                below, above = number.mean - interval[0], interval[1] - number.mean
             points.append((place + shift, number.mean, below, above))
     return points
 

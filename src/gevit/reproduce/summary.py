@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gevit.evaluation.metrics import mean_interval
+from gevit.evaluation.metrics import mean_interval, wilson_interval
 from gevit.rendering.words import duration, epoch_number
 from gevit.reproduce.budgets import config_of
 from gevit.reproduce.results import read_results, settings_of
-from gevit.reproduce.study import Cell, Result, Study
+from gevit.reproduce.study import Cell, Result, Study, accuracy_in_orbit, accuracy_on_test
 
 # What the paper's numbers are on.
 PAPER_DATA = {
@@ -22,6 +22,7 @@ PAPER_DATA = {
     "cifar10": "CIFAR-10",
     "pcam": "PatchCamelyon",
 }
+SHARES = (accuracy_on_test, accuracy_in_orbit)  # of all test images: of these their number leaves an interval
 # Of each limit: how many images there were, in a result, and what they are called.
 IMAGES = {
     "limit_train": ("train_images", "training images"),
@@ -118,6 +119,14 @@ class Summary:
         results = self.results[cell.key]
         return Number.of([cell.measure(result) for result in results]) if results else None
 
+    def interval(self, cell: Cell) -> tuple[float, float] | None:
+        """In percent, with 95% confidence: what the number of test images leaves of a share; None of anything else."""
+        number = self.number(cell)
+        if number is None or cell.measure not in SHARES:
+            return None
+        low, high = wilson_interval(number.mean / 100, self.results[cell.key][0].test_images)
+        return 100 * low, 100 * high
+
     def cell(self, row: str, column: str) -> Cell:
         """The cell at a place."""
         return next(cell for cell in self.study.cells if (cell.row, cell.column) == (row, column))
@@ -144,12 +153,15 @@ class Summary:
         return "–" if cell.paper is None else f"{cell.paper:.2f}"
 
     def ours_text(self, cell: Cell) -> str:
-        """Our number for people, with how many seeds it is from where they are fewer than elsewhere."""
+        """Our number for people: with its interval, and the number of its seeds where others have more."""
         number = self.number(cell)
         if number is None:
             return "–"
         text = f"{number.mean:.2f}" + ("" if number.spread is None else f" ± {number.spread:.2f}")
-        return text if number.seeds == self.seeds else f"{text} ({number.seeds} of {self.seeds} seeds)"
+        interval = self.interval(cell) if number.seeds == 1 else None
+        remarks = [] if interval is None else ["{:.2f} to {:.2f}".format(*interval)]
+        remarks += [] if number.seeds == self.seeds else [f"{number.seeds} of {self.seeds} seeds"]
+        return f"{text} ({'; '.join(remarks)})" if remarks else text
 
     def notes(self) -> list[str]:
         """What a reader has to know to judge the numbers."""
@@ -234,6 +246,7 @@ class Summary:
                     "paper": cell.paper,
                     "ours": number and number.mean,
                     "spread": number and number.spread,
+                    "interval": self.interval(cell),
                     "seeds": number.seeds if number else 0,
                 }
                 for cell, number in numbers
@@ -246,12 +259,22 @@ class Summary:
         }
 
     def _uncertainty(self) -> str:
-        """What ± and the bars of the plot are."""
+        """What ± and brackets are, and the bars of the plot."""
         drawn = "bands" if self.study.angles else "bars"
-        if self.seeds > 1:
-            return f"± and the {drawn} of the plot are the standard deviation over {self.seeds} seeds."
-        bars = "; the bars of the plot are the 95% interval that the number of test images leaves"
-        return f"One seed, and seeds differ{'' if self.study.angles else bars}."
+        measured = [(cell, interval) for cell in self.study.cells if (interval := self.interval(cell))]
+        repeated = [interval for cell, interval in measured if len(self.results[cell.key]) > 1]
+        spread = f"± and the {drawn} of the plot: the standard deviation over {self.seeds} seeds."
+        notes = [spread] if self.seeds > 1 else []
+        if repeated:
+            reach = max((high - low) / 2 for low, high in repeated)
+            notes.append(f"The test images, the same for all seeds, leave up to ±{reach:.1f} points besides.")
+        if len(repeated) < len(measured):
+            bars = "" if self.study.angles else f" and the {drawn} of the plot"
+            notes.append(
+                f"Brackets{bars}, of a number of one seed: the 95% interval that the number of test images leaves; how "
+                "much seeds differ is not in it."
+            )
+        return " ".join(notes) or "One seed, and seeds differ."
 
     def _changes(self) -> list[str]:
         """What our runs were trained with, and the paper's."""
