@@ -267,7 +267,9 @@ class Summary:
         notes = [spread] if self.seeds > 1 else []
         if repeated:
             reach = max((high - low) / 2 for low, high in repeated)
-            notes.append(f"The test images, the same for all seeds, leave up to ±{reach:.1f} points besides.")
+            columns = list(dict.fromkeys(cell.column for cell, _ in measured))
+            where = "" if columns == self.study.columns else f" ({', '.join(columns)})"
+            notes.append(f"The test images, the same for all seeds, leave up to ±{reach:.1f} points besides{where}.")
         if len(repeated) < len(measured):
             bars = "" if self.study.angles else f" and the {drawn} of the plot"
             notes.append(
