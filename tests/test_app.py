@@ -27,7 +27,9 @@ from starlette.testclient import TestClient
 
 import gevit
 from gevit.app.guard import is_own_name
+from gevit.app.inside import attention
 from gevit.app.lab import Lab
+from gevit.app.scenes import Contender
 from gevit.app.server import make_app
 from gevit.app.turning import ANGLES, PARTS, Move
 from gevit.app.work import Work
@@ -215,6 +217,15 @@ class TestInside:
         found = get(client, f"{DIGIT}/attention", model=model, layer="stage2_block2", element=1, row=0.0, column=0.999)
         assert (found["pixel"], found["moved_pixel"]) == ([0, 6], [0, 0])
         assert (found["error"] > 1e-3) == moves
+
+    def test_a_pixel_that_is_moved_by_an_eighth_turn(self) -> None:
+        model = gevit.create_model("r8_sa", "nano").eval()
+        model.info = model.describe()
+        contender, image = Contender("yours", model), torch.rand(1, 28, 28)
+        found = attention(contender, image, "stage2_block1", 1, (0.5, 0.9))
+        assert (found["pixel"], found["moved_pixel"]) == ((3, 6), (1, 5))
+        with pytest.raises(ValueError, match="45° moves this pixel out of the image"):
+            attention(contender, image, "stage2_block1", 1, (0.99, 0.99))
 
     @pytest.mark.parametrize(
         ("what", "values", "words"),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import re
 import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 
 import gevit
-from gevit.attention import torch_op
+from gevit.attention import Projections, attend_projected, torch_op
+from gevit.encoding import PositionalEncoding
 from gevit.groups import Cyclic, Dihedral
 from tests.attention_problems import FAST, assert_gradients_agree, make_problem, relative
 
@@ -149,7 +152,8 @@ class TestDerivatives:
 
 COMPILE = """
 import copy, sys, torch, gevit
-group, options = gevit.groups.Cyclic(4), {"heads": 3, "neighborhood": 3, "dropout": 0.2, "backend": sys.argv[1]}
+side = {"local": 3, "global": None}[sys.argv[2]]
+group, options = gevit.groups.Cyclic(4), {"heads": 3, "neighborhood": side, "dropout": 0.2, "backend": sys.argv[1]}
 model = torch.nn.Sequential(
     gevit.LiftingAttention(group, 2, 8, **options), torch.nn.SiLU(), gevit.GroupAttention(group, 8, 6, **options)
 )
@@ -167,13 +171,22 @@ with torch.no_grad():
 """
 
 
+def compiles(backend: str, reach: str) -> None:
+    answer = subprocess.run([sys.executable, "-c", COMPILE, backend, reach], capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+
+
 @pytest.mark.parametrize("backend", FAST)
 def test_compile_keeps_one_graph(backend: str) -> None:
     """In training, with dropout, and in evaluation. In a process of its own, without the run-time checks of shapes that
     the tests have.
     """
-    answer = subprocess.run([sys.executable, "-c", COMPILE, backend], capture_output=True, text=True)
-    assert answer.returncode == 0, answer.stderr
+    compiles(backend, "local")
+
+
+def test_compile_keeps_one_graph_of_global_attention() -> None:
+    """Whose offsets are tabulated for the size of the image."""
+    compiles("auto", "global")
 
 
 def _ddp_worker(rank: int, store: str, results: str) -> None:
@@ -294,6 +307,16 @@ def test_what_is_wrapped_around_a_projection_or_hooked_to_it_is_called() -> None
         torch.manual_seed(0)
         torch.testing.assert_close(other(x), wanted, rtol=1e-10, atol=1e-10)
         assert seen == [1]
+        seen.clear()
+        watched = copy.deepcopy(layer)
+        getattr(watched, name).register_full_backward_hook(lambda *_, seen=seen: seen.append(1))
+        watched(x.clone().requires_grad_()).sum().backward()
+        assert seen == [1]
+        replaced = copy.deepcopy(layer).eval()
+        forward = getattr(replaced, name).forward
+        getattr(replaced, name).forward = lambda x, forward=forward: 2 * forward(x)
+        assert relative(replaced(x), layer.eval()(x)) > 1e-3
+        layer.train()
         adapter = Adapter(getattr(other, name), getattr(other, name).out_features)
         setattr(other, name, adapter.double())
         other(x).square().sum().backward()
@@ -329,3 +352,54 @@ def test_gradients_are_as_precise_where_backward_is_called_under_autocast() -> N
         found = torch.autograd.grad(layer(x).square().sum(), weights)
     for one, other in zip(found, wanted, strict=True):
         assert relative(one, other) < 1e-5
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"x": torch.randn(1, 7, 2, 4, 4)},
+            "weight does not fit the other inputs: expected [3, projected, 7], got [3, 4, 6]",
+        ),
+        ({"x": torch.ones(1, 6, 2, 4, 4, dtype=torch.int32)}, "x must be a floating-point tensor"),
+        ({"bias": torch.zeros(3, 2)}, "bias does not fit the other inputs: expected [3, 4], got [3, 2]"),
+        ({"out_weight": torch.zeros(5, 3)}, "out_weight does not fit the other inputs: expected [out, 4], got [5, 3]"),
+        ({"out_bias": torch.zeros(1)}, "out_bias does not fit the other inputs: expected [5], got [1]"),
+        ({"heads": 3}, "heads must divide the 4 projected channels, got 3"),
+        ({"backend": "natve"}, "unknown backend 'natve'"),
+        ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
+        ({"further": 10**6}, "offset_index must be from 0 to"),
+    ],
+)
+def test_a_layer_that_does_not_fit_is_refused(change: dict[str, Any], message: str) -> None:
+    """Before the kernel reads memory that is not there."""
+    maps = {"weight": torch.randn(3, 4, 6), "bias": torch.zeros(3, 4), "out_weight": torch.randn(5, 4)}
+    given: dict[str, Any] = {
+        "x": torch.randn(1, 6, 2, 4, 4),
+        **maps,
+        "out_bias": torch.zeros(5),
+        "heads": 2,
+        "scale": 1.0,
+    }
+    given |= change
+    positions = PositionalEncoding(Cyclic(2), 3, 1)(4, 4)
+    positions = positions._replace(
+        offset_index=positions.offset_index + given.pop("further", 0),
+        element_index=torch.zeros(2, 2, 2, dtype=torch.long),
+    )
+    projections = Projections(*[given.pop(name) for name in Projections._fields])
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+        attend_projected(given.pop("x"), projections, positions, **given)
+
+
+def test_second_derivatives_under_autocast_have_all_their_digits() -> None:
+    layer, x = small_layer("auto"), torch.randn(1, 6, 2, 4, 4)
+
+    def second(autocast: bool) -> list[Tensor]:
+        image = x.clone().requires_grad_()
+        (grad,) = torch.autograd.grad(layer(image).square().sum(), image, create_graph=True)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            return list(torch.autograd.grad(grad.square().sum(), [layer.query.weight, layer.out.weight]))
+
+    assert_gradients_agree(second(True), second(False), 1e-5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -74,3 +76,13 @@ def test_maps_of_a_plain_model_are_held_against_any_group() -> None:
     still, *turned = compare_elements(model, image, range(4), group=Cyclic(4))
     assert still.error.worst == 0
     assert all(comparison.error > 0.01 for comparison in turned)
+
+
+def test_threads_that_share_a_model_get_their_own_maps() -> None:
+    model = gevit.create_model("z2_sa", "nano").eval()
+    images = torch.randn(2, 1, 1, 12, 12)
+    wanted = [attention_maps(model, image, "stage2_block2", (1, 1)) for image in images]
+    with ThreadPoolExecutor(2) as pool:
+        numbers = [number % 2 for number in range(60)]
+        found = pool.map(lambda number: attention_maps(model, images[number], "stage2_block2", (1, 1)), numbers)
+        assert all(torch.equal(maps, wanted[number]) for number, maps in zip(numbers, found, strict=True))

@@ -209,6 +209,18 @@ class TestGradientCheckpointing:
             saving = rest() + sum(m.untyped_storage().nbytes() for m in features.values())
         assert saving < plain / 2
 
+    def test_a_model_that_is_compiled_as_well_trains(self) -> None:
+        """In a process of its own, without the run-time checks of shapes that the tests have."""
+        program = """
+import torch, gevit
+model = gevit.create_model("r4_sa", "nano")
+model.set_grad_checkpointing()
+torch.compile(model, backend="aot_eager", fullgraph=True)(torch.randn(2, 1, 12, 12)).sum().backward()
+assert all(weight.grad is not None for weight in model.parameters())
+"""
+        answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert answer.returncode == 0, answer.stderr
+
 
 MEASURE = """
 import torch, gevit

@@ -110,7 +110,7 @@ def test_derivatives_of_a_norm() -> None:
         out: torch.Tensor = norm(image[None]).sin().sum()
         return out
 
-    for derivative in (torch.func.grad(loss), torch.func.hessian(loss)):
+    for derivative in (torch.func.grad(loss), torch.func.jacfwd(loss), torch.func.hessian(loss)):
         found = torch.func.vmap(derivative)(x)
         assert found[0].any()
         assert not found[1].any()

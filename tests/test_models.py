@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -343,3 +344,45 @@ def test_pixels_that_are_integers_are_not_normalised() -> None:
     model = gevit.create_model("r4_sa", preset="nano", pretrained=True)
     with pytest.raises(TypeError, match=r"got torch.uint8; convert x.float\(\) / 255"):
         info_of(model).normalize(torch.zeros(1, 28, 28, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize(("name", "preset"), [("r4_sa", "rotmnist"), ("r4_sa", "nano"), ("p4_cnn", "rotmnist")])
+def test_the_copies_that_data_parallel_makes(name: str, preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are made on devices; here on the CPU, by the same code. They have weights, and no parameters()."""
+    module = sys.modules["torch.nn.parallel.replicate"]
+    monkeypatch.setattr(module, "_get_device_index", lambda *_: 0)
+    monkeypatch.setattr(
+        module,
+        "_broadcast_coalesced_reshape",
+        lambda tensors, devices, detach=False: [[tensor.clone() for tensor in tensors] for _ in devices],
+    )
+    model = gevit.create_model(name, preset).eval()
+    [replica] = torch.nn.parallel.replicate(model, [0])
+    assert not list(replica.parameters())
+    assert torch.equal(replica(digits(28)), model(digits(28)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("preset", ["rotmnist", "nano"])
+def test_half_precision_and_back_leaves_tables_as_they_were(preset: str, dtype: torch.dtype) -> None:
+    model = gevit.create_model("r8_sa", preset, neighborhood=7).to(dtype).float().eval()
+    other = gevit.create_model("r8_sa", preset, neighborhood=7).eval()
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(model(digits(24)), other(digits(24)))
+
+
+def test_a_model_that_starts_on_the_meta_device_can_be_filled() -> None:
+    model = gevit.create_model("d4_sa", "nano", restrict="c4").eval()
+    with torch.device("meta"):
+        empty = gevit.create_model("d4_sa", "nano", restrict="c4").eval()
+    empty.to_empty(device="cpu")
+    empty.load_state_dict(model.state_dict())
+    assert torch.equal(empty(digits()), model(digits()))
+
+
+def test_a_group_outlives_the_mode_it_was_made_in() -> None:
+    with torch.inference_mode():
+        group = Cyclic(5)
+    signal = torch.randn(1, 5, 4, 4, requires_grad=True)
+    group.act_on_signal(signal, 1).sum().backward()
+    assert signal.grad is not None

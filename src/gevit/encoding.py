@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from gevit._checks import casts_automatically, check_choice
 from gevit.groups import Group
 from gevit.linear import Linear, Norm
+from gevit.tables import TabulatedModule
 
 Elements = Int[Tensor, "#outputs #queries #keys"]
 
@@ -112,6 +113,12 @@ def offset_table(group: Group, neighborhood: int) -> OffsetTable:
     return OffsetTable(rows, columns, row_index, column_index, index)
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _offset_tensors(group: Group, neighborhood: int) -> list[Tensor]:
+    """The same as tensors on the CPU; to a compiler, which need not look into it, they are constants."""
+    return [torch.as_tensor(table, device="cpu") for table in offset_table(group, neighborhood)]
+
+
 def _distinct(values: Float[np.ndarray, n]) -> tuple[Float[np.ndarray, " few"], Int[np.ndarray, n]]:
     """The values that differ by more than rounding, and which of them each is."""
     _, first, index = np.unique(values.round(12), return_index=True, return_inverse=True)
@@ -129,6 +136,13 @@ class CoordinateEncoding(nn.Sequential):
         first = Linear(1, hidden)
         nn.init.uniform_(first.bias, -1, 1)
         super().__init__(first, Norm(hidden), nn.SiLU(), Linear(hidden, channels))
+
+    @property
+    def weight(self) -> Tensor:
+        """One of its weights, for their dtype and device: `parameters()` of the copies in nn.DataParallel is empty."""
+        weight = self[0].weight
+        assert isinstance(weight, Tensor)
+        return weight
 
     def forward(self, coordinates: Float[Tensor, n]) -> Float[Tensor, "n channels"]:
         """Encode each coordinate."""
@@ -165,8 +179,17 @@ class Positions(NamedTuple):
     element_index: Int[Tensor, "outputs queries keys"]
     own_query: bool
 
+    def check_indices(self) -> None:
+        """Check that the tables of indices stay within those of vectors: a kernel reads where they point."""
+        if torch.compiler.is_compiling() or self.offset_index.device.type != "cpu":
+            return  # there are no values yet; or they are on a device, which checks them without being waited for
+        for name, vectors in (("offset_index", self.space), ("element_index", self.element)):
+            lowest, highest = torch.stack(getattr(self, name).aminmax()).tolist()
+            if vectors.numel() and not 0 <= lowest <= highest < len(vectors):
+                raise ValueError(f"{name} must be from 0 to {len(vectors) - 1}, got {lowest} to {highest}")
 
-class PositionalEncoding(nn.Module):
+
+class PositionalEncoding(TabulatedModule):
     """The learned rho_P: a function of the row, one of the column, and a vector for each group element.
 
     Args:
@@ -202,11 +225,10 @@ class PositionalEncoding(nn.Module):
             elements = torch.zeros(group.order, 1, 1, dtype=torch.long, device="cpu")
         self.own_query = bool(element_channels) and encoding in OWN_QUERY
 
-        # Tables follow from the group: they move with the module but are no part of its state.
-        self.register_buffer("element_index", self._tensor(elements.numpy()), persistent=False)
+        self.add_table("element_index", elements)
         if neighborhood is not None:
-            for name, table in offset_table(group, neighborhood)._asdict().items():
-                self.register_buffer(f"_{name}", self._tensor(table), persistent=False)
+            for name, table in zip(OffsetTable._fields, _offset_tensors(group, neighborhood), strict=True):
+                self.add_table(f"_{name}", table)
 
     def forward(self, height: int, width: int) -> Positions:
         """Tabulate rho_P for images of this size."""
@@ -214,6 +236,8 @@ class PositionalEncoding(nn.Module):
         side = global_neighborhood(height, width) if self.neighborhood is None else self.neighborhood
         rows, columns, row_index, column_index, index = self._table(side)
         with full_precision(rows.device):
+            # Weights may have another precision for the moment, as in a sharded model.
+            rows, columns = rows.to(self.row.weight.dtype), columns.to(self.column.weight.dtype)
             space = torch.cat([self.row(rows)[row_index], self.column(columns)[column_index]], dim=-1)
         element = space.new_empty(0, 0) if self.element is None else self.element
         offset_index = _clip(index.view(-1, side, side), global_neighborhood(height, width)).flatten(1)
@@ -223,11 +247,8 @@ class PositionalEncoding(nn.Module):
         if self.neighborhood is not None:
             return [getattr(self, f"_{name}") for name in OffsetTable._fields]
         # Global attention is local attention over every offset that the image has.
-        return [self._tensor(table) for table in offset_table(self.group, side)]
-
-    def _tensor(self, table: np.ndarray) -> Tensor:
-        like = next(self.row.parameters())
-        return torch.as_tensor(table, dtype=like.dtype if table.dtype.kind == "f" else None, device=like.device)
+        tables, like = _offset_tensors(self.group, side), self.row.weight
+        return [table.to(like.device, like.dtype if table.is_floating_point() else None) for table in tables]
 
 
 def full_precision(device: torch.device) -> AbstractContextManager[object]:

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from gevit._checks import check_count, check_dtype, check_group, check_image, check_signal
 from gevit.groups import Group
 from gevit.linear import halving_window
+from gevit.tables import TabulatedModule
 
 
-class FilterBank(nn.Module):
+class FilterBank(TabulatedModule):
     """Every filter as each element of the group sees it.
 
     Args:
@@ -42,17 +43,15 @@ class FilterBank(nn.Module):
         relative = group.product[group.inverse]  # [h, h^] is h^-1 h^
         if lifting:
             relative = relative[:, :1] * 0
-        # Tables follow from the group: they move with the module but are no part of its state.
-        device, dtype = torch.get_default_device(), torch.get_default_dtype()
-        self.register_buffer("turns", turned.flatten(2).to(device, dtype), persistent=False)
-        self.register_buffer("relative", relative.to(device), persistent=False)
+        self.add_table("turns", turned.flatten(2))
+        self.add_table("relative", relative)
 
     def forward(
         self, filters: Float[Tensor, "*channels elements size size"]
     ) -> Float[Tensor, "*channels order elements size size"]:
         """Turn the filters by every element."""
         permuted = filters[..., self.relative, :, :]
-        turned = torch.einsum("...heq,hqp->...hep", permuted.flatten(-2), self.turns)
+        turned = torch.einsum("...heq,hqp->...hep", permuted.flatten(-2), self.turns.to(filters.dtype))
         return turned.view(permuted.shape)
 
 

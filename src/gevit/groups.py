@@ -48,21 +48,28 @@ class Group:
         self.reflections = reflections
         self.order = rotations * (2 if reflections else 1)
 
+        with torch.inference_mode(False):  # a group outlives the mode that it is made in
+            self._tabulate()
+        # As numbers, which a compiler need not look up in tensors.
+        self._moves = [[round(entry) for entry in matrix] for matrix in self.matrices.flatten(1).tolist()]
+        self._is_exact = (self.matrices == self.matrices.round()).flatten(1).all(1).tolist()
+
+    def _tabulate(self) -> None:
         # r^a s^i r^b s^j = r^(a ± b) s^(i + j), minus where s^i reflects.
         elements = torch.arange(self.order, device="cpu")  # tables are read here, wherever networks are
-        turn, mirror = elements % rotations, elements // rotations
+        turn, mirror = elements % self.rotations, elements // self.rotations
         sign = 1 - 2 * mirror
-        self.product = (turn[:, None] + sign[:, None] * turn) % rotations + rotations * ((mirror[:, None] + mirror) % 2)
-        self.inverse = (-sign * turn) % rotations + rotations * mirror
+        turned = (turn[:, None] + sign[:, None] * turn) % self.rotations
+        self.product = turned + self.rotations * ((mirror[:, None] + mirror) % 2)
+        self.inverse = (-sign * turn) % self.rotations + self.rotations * mirror
 
-        angle = 2 * math.pi * turn.double() / rotations
+        angle = 2 * math.pi * turn.double() / self.rotations
         cos, sin = _exact(angle.cos()), _exact(angle.sin())
         self.matrices = torch.stack([cos, -sin * sign, sin, cos * sign], dim=-1).reshape(-1, 2, 2)
 
     def is_exact(self, element: int) -> bool:
         """Whether the element moves grid points to grid points (quarter turns and flips)."""
-        matrix = self.matrices[self._check(element)]
-        return bool((matrix == matrix.round()).all())
+        return bool(self._is_exact[self._check(element)])
 
     def name(self, element: int) -> str:
         """A readable name of the element: `identity`, `90°`, `flip`, `flip, 90°` (first flip, then turn)."""
@@ -100,7 +107,7 @@ class Group:
             raise ValueError(f"an image needs at least 2 axes (rows, columns), got shape {tuple(image.shape)}")
         if not self.is_exact(element):
             return self._interpolate(image, element)
-        (a, b), (c, d) = self.matrices[element].int().tolist()
+        a, b, c, d = self._moves[element]
         # The source of output pixel (row, column) is g^-1 (row, column), and g^-1 is the transposed matrix.
         if a:
             return image.flip([axis for axis, sign in ((-2, a), (-1, d)) if sign < 0])

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 
 class Linear(nn.Linear):
@@ -103,9 +104,10 @@ class Norm(nn.GroupNorm):
     def forward(self, x: Float[Tensor, "batch channels *domain"]) -> Float[Tensor, "batch channels *domain"]:
         """Normalise each entry of the batch."""
         # A trace is made with gradients and checked without them: it holds values alone.
-        if x.requires_grad and not torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+        in_a_graph = torch.compiler.is_compiling()
+        differentiated = x.requires_grad or (not in_a_graph and forward_ad.unpack_dual(x).tangent is not None)
+        if differentiated and not torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
             maps, spread = x.detach().flatten(1), math.sqrt(self.eps)
-            in_a_graph = torch.compiler.is_compiling()
             if in_a_graph or not _vary(maps, spread):
                 constant = maps.amax(1) - maps.amin(1) <= spread
                 closed = constant.view(-1, *[1] * (x.ndim - 1))

@@ -12,6 +12,7 @@ from gevit.app.pixels import as_base64, as_levels
 from gevit.app.scenes import Contender
 from gevit.equivariance.comparison import compare_elements, move_maps
 from gevit.equivariance.measuring import RelativeError, compare
+from gevit.groups import Group
 from gevit.models.attention_maps import attention_input, attention_maps
 
 # The relative difference that is drawn as bright as can be.
@@ -66,10 +67,7 @@ def attention(
     images = torch.stack([x, group.act_on_image(x, element)])
     rows, columns = attention_input(model, images[:1], layer).shape[-2:]
     pixel = min(int(place[0] * rows), rows - 1), min(int(place[1] * columns), columns - 1)
-    mark = torch.zeros(rows, columns)
-    mark[pixel] = 1
-    moved_mark = group.act_on_image(mark, element)
-    moved_pixel = divmod(int(moved_mark.argmax()), moved_mark.shape[-1])
+    moved_pixel = _moved(pixel, (rows, columns), group, element)
 
     plain = attention_maps(model, images[:1], layer, pixel)[0]
     found = attention_maps(model, images[1:], layer, moved_pixel)[0]
@@ -96,3 +94,14 @@ def _facts(error: RelativeError, maps: Maps) -> dict[str, Any]:
     order, height, width = maps.shape[-3:]
     numbers = {"error": error.worst, "mean_error": error.mean, "exact": error.exact}
     return numbers | {"order": order, "height": height, "width": width}
+
+
+def _moved(pixel: tuple[int, int], size: tuple[int, int], group: Group, element: int) -> tuple[int, int]:
+    """The pixel of the moved image, nearest to where the element moves this one about the centre."""
+    start = torch.tensor([at - (n - 1) / 2 for at, n in zip(pixel, size, strict=True)], dtype=torch.float64)
+    rows, columns = group.act_on_image(torch.empty(size), element).shape
+    offset = group.matrices[element] @ start
+    row, column = (round(float(x) + (n - 1) / 2) for x, n in zip(offset, (rows, columns), strict=True))
+    if not (0 <= row < rows and 0 <= column < columns):
+        raise ValueError(f"{group.name(element)} moves this pixel out of the image; choose one nearer to the centre")
+    return row, column

@@ -65,7 +65,7 @@ def attend(
     check_rate("dropout", dropout)
     _check_kinds(query, key, value, positions)
     _check_shapes(query.shape, key.shape, value.shape, positions)
-    _check_indices(positions)
+    positions.check_indices()
     with full_precision(query.device):
         return compute(Call(query, key, value, None, positions, query.shape[2], scale, Dropout.draw(dropout), backend))
 
@@ -93,6 +93,9 @@ def attend_projected(
         dropout: as in `attend`.
         backend: as in `attend`.
     """
+    check_choice("backend", backend, BACKENDS)
+    check_rate("dropout", dropout)
+    _check_maps(x, projections, positions, heads)
     projected = (x.shape[0], projections.weight.shape[1] // heads, heads, *x.shape[2:])
     _check_shapes(projected, projected, projected, positions)
     dtype = torch.promote_types(x.dtype, torch.float32)
@@ -130,7 +133,7 @@ def attention_of_pixel(
     """
     _check_kinds(query, key, key, positions)
     _check_shapes(query.shape, key.shape, key.shape, positions)
-    _check_indices(positions)
+    positions.check_indices()
     row, column = pixel
     height, width = query.shape[-2:]
     if not (0 <= row < height and 0 <= column < width):
@@ -154,33 +157,45 @@ def _check_kinds(query: Tensor, key: Tensor, value: Tensor, positions: Positions
     if any(x.dtype != query.dtype or x.device != query.device for x in floating.values()):
         kinds = ", ".join(f"{x.dtype} on {x.device}" for x in floating.values())
         raise ValueError(f"query, key, value, space and element must have one dtype and device, got {kinds}")
+    _check_tables(positions, query.device)
+
+
+def _check_tables(positions: Positions, device: torch.device) -> None:
     for name, x in (("offset_index", positions.offset_index), ("element_index", positions.element_index)):
-        if x.dtype not in {torch.int32, torch.int64} or x.device != query.device:
-            raise ValueError(f"{name} must be int32 or int64 on {query.device}, got {x.dtype} on {x.device}")
+        if x.dtype not in {torch.int32, torch.int64} or x.device != device:
+            raise ValueError(f"{name} must be int32 or int64 on {device}, got {x.dtype} on {x.device}")
+
+
+def _check_maps(x: Tensor, maps: Projections, positions: Positions, heads: int) -> None:
+    """Check what a layer is made of, which may have less precision than it is computed in."""
+    for name, tensor in {"x": x, **maps._asdict(), "space": positions.space, "element": positions.element}.items():
+        if not tensor.is_floating_point() or tensor.device != x.device:
+            raise TypeError(
+                f"{name} must be a floating-point tensor on {x.device}, got {tensor.dtype} on {tensor.device}"
+            )
+    _check_tables(positions, x.device)
+    _expect("x", x.shape, "batch", "channels", "elements", "height", "width")
+    projected = _expect("weight", maps.weight.shape, 3, "projected", x.shape[1])[1]
+    _expect("bias", maps.bias.shape, 3, projected)
+    out = _expect("out_weight", maps.out_weight.shape, "out", projected)[0]
+    _expect("out_bias", maps.out_bias.shape, out)
+    if heads < 1 or projected % heads:
+        raise ValueError(f"heads must divide the {projected} projected channels, got {heads}")
 
 
 def _check_shapes(query: _Shape, key: _Shape, value: _Shape, positions: Positions) -> None:
     """Check that shapes fit together: the kernel reads as much memory as they say."""
-
-    def expect(name: str, shape: _Shape, *axes: Any) -> _Shape:
-        """`axes` has a size or, where any will do, a name for each axis."""
-        fits = [isinstance(axis, str) or axis == size for axis, size in zip(axes, shape, strict=False)]
-        if len(shape) != len(axes) or not all(fits):
-            expected = ", ".join(str(axis) for axis in axes)
-            raise ValueError(f"{name} does not fit the other inputs: expected [{expected}], got {list(shape)}")
-        return shape
-
     space, element, offset_index, element_index = (x.shape for x in positions[:4])
-    expect("query", query, "batch", "channels", "heads", "queries", "height", "width")
+    _expect("query", query, "batch", "channels", "heads", "queries", "height", "width")
     batch, channels, heads, queries, height, width = query
-    keys = expect("key", key, batch, channels, heads, "keys", height, width)[3]
-    expect("value", value, batch, channels, heads, keys, height, width)
+    keys = _expect("key", key, batch, channels, heads, "keys", height, width)[3]
+    _expect("value", value, batch, channels, heads, keys, height, width)
     own = positions.own_query
-    outputs, neighbors = expect("offset_index", offset_index, queries if own else "outputs", "neighbors")
-    expect("element_index", element_index, outputs, 1 if own else queries, keys)
+    outputs, neighbors = _expect("offset_index", offset_index, queries if own else "outputs", "neighbors")
+    _expect("element_index", element_index, outputs, 1 if own else queries, keys)
     has_elements = 0 not in element
-    expect("space", space, "offsets", "space channels" if has_elements else channels)
-    expect("element", element, "elements", channels - space[1] if has_elements else "element channels")
+    _expect("space", space, "offsets", "space channels" if has_elements else channels)
+    _expect("element", element, "elements", channels - space[1] if has_elements else "element channels")
     if 0 in (queries, keys, outputs, height, width):
         raise ValueError(
             "attention needs a pixel and an element of each kind, "
@@ -191,11 +206,10 @@ def _check_shapes(query: _Shape, key: _Shape, value: _Shape, positions: Position
         raise ValueError(f"offset_index must have the square of an odd number of neighbours, got {neighbors}")
 
 
-def _check_indices(positions: Positions) -> None:
-    """Check that the tables of indices stay within those of vectors."""
-    if torch.compiler.is_compiling() or positions.offset_index.device.type != "cpu":
-        return  # there are no values yet; or they are on a device, which checks them without being waited for
-    for name, vectors in (("offset_index", positions.space), ("element_index", positions.element)):
-        lowest, highest = torch.stack(getattr(positions, name).aminmax()).tolist()
-        if vectors.numel() and not 0 <= lowest <= highest < len(vectors):
-            raise ValueError(f"{name} must be from 0 to {len(vectors) - 1}, got {lowest} to {highest}")
+def _expect(name: str, shape: _Shape, *axes: Any) -> _Shape:
+    """Check a shape: `axes` has a size or, where any will do, a name for each axis."""
+    fits = [isinstance(axis, str) or axis == size for axis, size in zip(axes, shape, strict=False)]
+    if len(shape) != len(axes) or not all(fits):
+        expected = ", ".join(str(axis) for axis in axes)
+        raise ValueError(f"{name} does not fit the other inputs: expected [{expected}], got {list(shape)}")
+    return shape

@@ -155,6 +155,7 @@ def _inputs(query: Tensor, key: Tensor, value: Tensor, positions: Positions) -> 
 
 
 def _tables(positions: Positions) -> list[Tensor]:
+    positions.check_indices()
     tables = (positions.space, positions.element, positions.offset_index.int(), positions.element_index.int())
     return _contiguous(tables)
 

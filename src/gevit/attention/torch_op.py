@@ -304,7 +304,8 @@ class _AttendBackward(_Differentiable):
             return found
 
         wanted = tuple(u for u, x in zip(upstream, differentiable, strict=True) if x is not None)
-        d_grad, *grads = torch.func.vjp(gradients, grad, *_present(differentiable))[1](wanted)
+        with full_precision(grad.device):  # of whoever calls backward() under autocast, too
+            d_grad, *grads = torch.func.vjp(gradients, grad, *_present(differentiable))[1](wanted)
         return (d_grad, None, *_in_place_of(differentiable, grads), *[None] * 8)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -274,6 +275,8 @@ def _colorbar(part: Figure | SubFigure, axes: np.ndarray, scale: Normalize, colo
 
 def _number(value: float) -> str:
     """A number as one prints it: 3.5×10⁻⁷."""
+    if not math.isfinite(value):
+        return str(value)
     digits, _, exponent = f"{value:.1e}".partition("e")
     return f"{digits}×10{str(int(exponent)).translate(_SUPERSCRIPTS)}" if value else "0"
 

@@ -276,8 +276,8 @@ def compare(found: Tensor, wanted: Tensor, name: str, exact: bool = True) -> Rel
     """The worst and the mean relative error of what was found against what was wanted."""
     if found.shape != wanted.shape:
         raise ValueError(f"the output for {name} has shape {tuple(found.shape)}, expected {tuple(wanted.shape)}")
-    if wanted.dtype == torch.bool:
-        found, wanted = found.float(), wanted.float()
+    if not (wanted.is_floating_point() or wanted.is_complex()):
+        found, wanted = found.double(), wanted.double()  # integers without a sign wrap around
     difference, scale = (found - wanted).abs().double(), wanted.abs().double()
     worst, mean = _ratio(difference.max(), scale.max()), _ratio(difference.mean(), scale.mean())
     return RelativeError(worst, mean, name, exact)

@@ -70,7 +70,7 @@ class _Attention(nn.Module):
 
     def _attend(self, x: Float[Tensor, "batch channels element height width"]) -> Tensor:
         maps = (self.query, self.key, self.value)
-        check_dtype(x, next(self.parameters()))
+        check_dtype(x, self.positions.row.weight)
         if not all(map(_is_plain, (*maps, self.out))):
             (query, key, value), positions = self._called(x, *maps)
             dropout = self.dropout if self.training else 0.0
@@ -157,7 +157,16 @@ class _Attention(nn.Module):
 
 def _is_plain(projection: nn.Module) -> bool:
     """Whether its weights are all there is to know: it is a linear map that nothing was wrapped around or hooked to."""
-    return type(projection) is Pointwise and not (projection._forward_hooks or projection._forward_pre_hooks)
+    hooks = (
+        *(projection._forward_hooks, projection._forward_pre_hooks),
+        *(projection._backward_hooks, projection._backward_pre_hooks),
+    )
+    return (
+        type(projection) is Pointwise
+        and projection.bias is not None
+        and not any(hooks)
+        and "forward" not in projection.__dict__
+    )
 
 
 class LiftingAttention(_Attention):

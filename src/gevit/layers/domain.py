@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -12,11 +11,12 @@ from torch import Tensor, nn
 from gevit._checks import check_choice, check_signal
 from gevit.groups import Group
 from gevit.linear import halving_window
+from gevit.tables import TabulatedModule
 
 POOLINGS = ("max_mean", "sum_max")
 
 
-class Restriction(nn.Module):
+class Restriction(TabulatedModule):
     """A signal on a group H, seen as one on its subgroup K: f_r(x, k) = f(x, k r), nothing of it is lost.
 
     K moves the elements of H within its cosets K r. Each coset becomes a channel of its own, so there are |H| / |K|
@@ -39,7 +39,7 @@ class Restriction(nn.Module):
         cosets = group.product[members]  # [k, r] is k r
         smallest = cosets.amin(0)
         chosen = cosets[:, smallest.unique()].T
-        self.register_buffer("cosets", chosen.to(torch.get_default_device()), persistent=False)
+        self.add_table("cosets", chosen)
         self.group, self.index = group, len(chosen)
 
     def forward(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -30,9 +32,11 @@ def attention_input(
     """What the attention of this layer is given: an image in lifting, else a signal on the group."""
     check_choice("layer with attention", layer, attention_layers(model))
     given: list[Tensor] = []
+    asking = threading.get_ident()
 
     def keep(_: nn.Module, inputs: tuple[Tensor]) -> None:
-        given.append(inputs[0])
+        if threading.get_ident() == asking and not given:  # other threads may be using the model, too
+            given.append(inputs[0])
 
     handle = attention_layers(model)[layer].register_forward_pre_hook(keep)
     try:

@@ -117,7 +117,7 @@ class EquivariantModel(nn.Module):
         """The same one by one, as the network goes on."""
         check_image(x, self.preset.in_channels)
         self._check_size(*x.shape[-2:])
-        check_dtype(x, next(self.parameters()))
+        check_dtype(x, next(self.parameters(), x))  # the copies in nn.DataParallel have none; layers check again
         x = self.input_dropout(x)
         for name, layer in [("lifting", self.lifting), *self.body.items()]:
             x = checkpointed(layer, x) if self.grad_checkpointing and torch.is_grad_enabled() else layer(x)
@@ -185,7 +185,12 @@ def _hub() -> ModuleType:
 
 
 def checkpointed(layer: nn.Module, x: Tensor) -> Tensor:
-    """The layer's output; what its backward pass needs is computed again then, with the same random numbers."""
+    """The layer's output; what its backward pass needs is computed again then, with the same random numbers.
+
+    A compiler decides for itself what to keep.
+    """
+    if torch.compiler.is_compiling():
+        return layer(x)  # type: ignore[no-any-return]
     out: Tensor = checkpoint(
         layer, x, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), _frozen_statistics(layer))
     )

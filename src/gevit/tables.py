@@ -1,0 +1,32 @@
+"""Constants of a module: tables that follow from its group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+
+class TabulatedModule(nn.Module):
+    """A module with tables: they are where its weights are, in their precision, and no part of its state.
+
+    Wherever the module goes, its tables are made anew from exact ones on the CPU. So half precision and back does not
+    leave them rounded, and `to_empty` after a start on the meta device does not leave them empty.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._exact_tables: dict[str, Tensor] = {}
+
+    def add_table(self, name: str, table: Tensor) -> None:
+        """Have a table as an attribute: of indices, or of numbers in double precision."""
+        self._exact_tables[name] = table
+        dtype = torch.get_default_dtype() if table.is_floating_point() else table.dtype
+        self.register_buffer(name, table.to(torch.get_default_device(), dtype), persistent=False)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> TabulatedModule:
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for name, table in self._exact_tables.items():
+            self.register_buffer(name, table.to(self.get_buffer(name)), persistent=False)
+        return self
