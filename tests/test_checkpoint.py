@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -130,6 +134,43 @@ def test_the_newest_whole_checkpoint_is_used_and_the_others_are_named(tmp_path: 
     assert [bad.name in fault for fault in faults] == [True]
     good.unlink()
     assert newest_good_checkpoint(tmp_path)[0] is None
+
+
+def another_format(path: Path) -> None:
+    with mock.patch.object(checkpoints, "FORMAT", 1):
+        save_checkpoint(path.parent, int(path.stem.removeprefix("step-")), SOME)
+
+
+def no_file(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def refused(*_: object) -> None:
+    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+@pytest.mark.parametrize(
+    ("happens", "message"),
+    [
+        (another_format, "another version of gevit .*resume with that version"),
+        (no_file, "expected a file, it is a folder; make it readable"),
+        (None, "Permission denied; make it readable"),
+    ],
+)
+def test_a_run_that_others_can_resume_is_not_started_again(
+    tmp_path: Path, data: DataSet, monkeypatch: pytest.MonkeyPatch, happens: Callable[[Path], None] | None, message: str
+) -> None:
+    fitted(tmp_path, data)
+    [path] = checkpoints.checkpoint_paths(tmp_path / "checkpoints")
+    if happens:
+        happens(path)
+    else:
+        monkeypatch.setattr(checkpoints, "open_regular", refused)  # for root there are no permissions
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises((ValueError, OSError), match=f"{path.name}.*{message}, or start another run with another --out"):
+        make_run(tmp_path, data).restore()
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_damaged_checkpoints_never_push_out_new_ones(tmp_path: Path) -> None:

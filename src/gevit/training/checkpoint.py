@@ -1,7 +1,8 @@
 """The state of a run, and its checkpoints: one safetensors file each, with a digest; the last two are kept.
 
 A file holds every tensor of the run's state under a path-like name and everything else as JSON in its header. Nothing
-is pickled. A file that is cut short or has a changed byte fails its digest; the one before it is used instead.
+is pickled. A file that is cut short or has a changed byte fails its digest; the one before it is used instead. A file
+that is whole and cannot be read here, for want of permission or because of its format, stops the run.
 """
 
 from __future__ import annotations
@@ -22,11 +23,16 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from gevit.data.dataset import is_other_data
-from gevit.files import write_aside
+from gevit.files import open_regular, write_aside
 from gevit.training.log import Row
 
 KEEP = 2
 FORMAT = 2
+ANOTHER_RUN = "start another run with another --out"
+
+
+class DamagedError(ValueError):
+    """A checkpoint that nobody can read."""
 
 
 @dataclass(frozen=True)
@@ -53,19 +59,33 @@ def save_checkpoint(folder: Path, step: int, checkpoint: Checkpoint) -> Path:
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read a checkpoint and check every byte of it."""
+    """Read a checkpoint and check every byte of it.
+
+    Raises:
+        DamagedError: nothing can be made of it.
+        ValueError: another version of gevit wrote it, or it is no file.
+        OSError: it cannot be opened.
+    """
+    try:
+        open_regular(path).close()  # safetensors has no true word for why it cannot open a file
+    except (ValueError, OSError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise type(error)(f"cannot read {path}: {reason}; make it readable, or {ANOTHER_RUN}") from error
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             # Copies: what is given is a view of the file, whose space would stay taken after its removal.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is damaged or not a checkpoint: {error}") from error
+    except SafetensorError as error:
+        raise DamagedError(f"{path} is damaged or not a checkpoint: {error}") from error
     if "facts" not in metadata or metadata.get("digest") != _digest(tensors, metadata["facts"]):
-        raise ValueError(f"{path} is damaged: its contents do not match its digest")
+        raise DamagedError(f"{path} is damaged: its contents do not match its digest")
     facts = json.loads(metadata["facts"])
     if facts.pop("format", None) != FORMAT:
-        raise ValueError(f"{path} was written by another version of gevit (format {FORMAT} is read here)")
+        raise ValueError(
+            f"{path} was written by another version of gevit (format {FORMAT} is read here); resume with that version, "
+            f"or {ANOTHER_RUN}"
+        )
     return Checkpoint(tensors, facts)
 
 
@@ -75,12 +95,15 @@ def checkpoint_paths(folder: Path) -> list[Path]:
 
 
 def newest_good_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole (None if there is none), and what is wrong with the newer ones."""
+    """The newest checkpoint that is whole (None if there is none), and what is wrong with the newer ones.
+
+    One that is not damaged and cannot be read all the same raises, as `load_checkpoint` does: the run is not lost yet.
+    """
     faults: list[str] = []
     for path in checkpoint_paths(folder):
         try:
             return load_checkpoint(path), faults
-        except ValueError as error:
+        except DamagedError as error:
             faults.append(str(error))
     return None, faults
 

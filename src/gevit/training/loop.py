@@ -37,7 +37,7 @@ from gevit.training.config import TrainConfig
 from gevit.training.display import Display
 from gevit.training.log import Row, RunLog
 from gevit.training.optimizer import learning_rate, make_optimizer, run_length
-from gevit.training.run_folder import CHECKPOINTS, CONFIG, check_folder, held, write_config
+from gevit.training.run_folder import CHECKPOINTS, CONFIG, check_folder, held, set_aside, write_config
 from gevit.training.setup import (
     check_image_size,
     describe_model,
@@ -169,7 +169,10 @@ class Run:
             self.budget.spent_before = self.state.progress.spent
             self.display.say(f"resuming after {self._place()}")
         elif faults:
-            self.display.say("warning: no checkpoint is whole; starting from the beginning")
+            kept = on_first_process(self.fabric, lambda: set_aside(self.folder))
+            self.display.say(
+                f"warning: no checkpoint is whole; starting from the beginning. What the run had is kept in {kept}"
+            )
 
     def note_origin(self, command: str, here: dict[str, str]) -> None:
         """Keep, for the report, what started the run and what it runs on."""

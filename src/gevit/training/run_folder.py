@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,16 @@ def held(config: TrainConfig, resume: bool) -> Iterator[None]:
             if is_left_over(path):  # of a process that was killed
                 path.unlink()
         yield
+
+
+def set_aside(folder: Path) -> Path:
+    """Move what a run would overwrite as it starts from the beginning to a new folder in its own; returns that."""
+    kept = next(path for number in itertools.count(1) if not (path := folder / f"before-restart-{number}").exists())
+    kept.mkdir()
+    for name in (CHECKPOINTS, "model.safetensors", "model.json", "steps.csv", "metrics.csv"):
+        if (folder / name).exists():
+            (folder / name).rename(kept / name)
+    return kept
 
 
 def write_config(config: TrainConfig) -> None:
