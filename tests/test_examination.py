@@ -295,6 +295,7 @@ class TestCommand:
             (["--image", "no/*.png"], "no file matches no/*.png"),
             (["--image", __file__], "it is no image of a known format"),
             (["--data", "missing"], "missing"),
+            (["--html", "/"], "--html / cannot be written: it is a folder"),
             (["--html", "/dev/null/x.html"], "--html /dev/null/x.html cannot be written: there can be no folder"),
             (["--figure", "maps.gif"], "--figure draws .png, .svg, .pdf, got 'maps.gif'"),
         ],

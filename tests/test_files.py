@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gevit.cli.arguments import check_file
 from gevit.files import is_left_over, locked, open_regular, write_aside
 
 
@@ -38,6 +40,39 @@ def test_no_link_is_followed_when_writing(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(OSError, match="cannot write"), write_aside(folder / "a.txt") as aside:
         aside.write_text("gone")
     assert precious.read_text() == "keep me"
+
+
+def test_what_a_link_leads_to_is_replaced_and_the_link_stays(tmp_path: Path) -> None:
+    for name in ("there", "missing"):
+        (tmp_path / f"link-{name}").symlink_to(Path("elsewhere", name))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "there").write_text("old")
+    for name in ("there", "missing"):
+        with write_aside(tmp_path / f"link-{name}") as aside:
+            aside.write_text("new")
+        assert (tmp_path / f"link-{name}").is_symlink()
+        assert (tmp_path / "elsewhere" / name).read_text() == "new"
+
+
+def test_only_files_are_replaced(tmp_path: Path) -> None:
+    pipe, link, loop = tmp_path / "pipe", tmp_path / "link", tmp_path / "loop"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    loop.symlink_to(loop)
+    kinds = {pipe: "a pipe", link: "a pipe", loop: "a symbolic link that leads to itself", tmp_path: "a folder"}
+    # Not the real one: who writes as root would replace it.
+    device = tmp_path / "null"
+    if os.geteuid() == 0:
+        with contextlib.suppress(PermissionError):  # in a container
+            os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+            kinds[device] = "a device"
+    modes = {path: path.lstat().st_mode for path in kinds}
+    for path, kind in kinds.items():
+        with pytest.raises(OSError, match=f"cannot write {path}: it is {kind}; name a file"), write_aside(path):
+            pass
+        with pytest.raises(ValueError, match=f"--out {path} cannot be written: it is {kind}"):
+            check_file("--out", path)
+    assert {path: path.lstat().st_mode for path in kinds} == modes
 
 
 def test_what_is_written_has_the_mode_of_any_file(tmp_path: Path) -> None:

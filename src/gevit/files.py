@@ -23,7 +23,8 @@ _ASIDE = re.compile(r"\.gevit-[0-9a-f]{16}(\.[^.]+)?")
 def write_aside(path: str | Path) -> Iterator[Path]:
     """A name beside `path`, with its suffix, to write to; it becomes `path` if the block ends well, else vanishes.
 
-    Folders that `path` needs are made. What was at `path` stays until the new file is complete on disk.
+    Folders that `path` needs are made. What was at `path` stays until the new file is complete on disk. A link stays,
+    and the file that it leads to is replaced; what is no file (a device, a pipe) is refused with `OSError`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -34,21 +35,33 @@ def write_aside(path: str | Path) -> Iterator[Path]:
     'hello'
     """
     path = Path(path)
-    aside = path.with_name(f".gevit-{secrets.token_hex(8)}{path.suffix}")
+    if obstacle := no_file_at(path):
+        raise OSError(f"cannot write {path}: it is {obstacle}; name a file")
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    aside = target.with_name(f".gevit-{secrets.token_hex(8)}{target.suffix}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         # The name cannot be guessed, and must be new: nobody can lay a link there for us to follow.
         os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
         yield aside
         with aside.open("rb+") as file:
             os.fsync(file.fileno())
-        aside.replace(path)
+        aside.replace(target)
     except OSError as error:
         reason = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or error
         raise OSError(f"cannot write {path}: {reason}") from error
     finally:
         with contextlib.suppress(OSError):
             aside.unlink()
+
+
+def no_file_at(path: Path) -> str | None:
+    """What is at `path`, or where it links to, if that is something else than a file; None if a file can be there."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        return "a symbolic link that leads to itself" if error.errno == errno.ELOOP else None
+    return None if stat.S_ISREG(mode) else _kind(mode)
 
 
 def is_left_over(path: Path) -> bool:

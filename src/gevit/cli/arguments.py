@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gevit.files import no_file_at
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -147,9 +149,10 @@ def as_input(model: EquivariantModel, pixels: Tensor) -> Tensor:
 
 def check_file(flag: str, path: Path) -> None:
     """Find out before anything is computed whether there can be this file after it; nothing is made yet."""
-    there = next(folder for folder in path.absolute().parents if os.path.exists(folder))
-    if os.path.isdir(path):
-        reason = "it is a folder"
+    target = Path(os.path.realpath(path))  # where a link leads to
+    there = next(folder for folder in (*target.parents, target) if os.path.exists(folder))  # `/` has no parents
+    if obstacle := no_file_at(path):
+        reason = f"it is {obstacle}"
     elif not there.is_dir():
         reason = f"there can be no folder {path.parent}, as {there} is none"
     elif not os.access(there, os.W_OK | os.X_OK):
