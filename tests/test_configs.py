@@ -45,6 +45,11 @@ def test_written_settings_name_the_numbers_of_the_paper(tmp_path: Path) -> None:
         assert f"{cell.paper:.2f}%" in line
 
 
+def test_a_folder_whose_name_is_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce", "table1", "--configs", str(tmp_path / "\udcff")]) == 0
+    assert all(line.startswith(f"{tmp_path}/\\udcff/") for line in capsys.readouterr().out.splitlines())
+
+
 def test_nothing_is_left_where_settings_cannot_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert main(["reproduce", "table1", "--configs", str(tmp_path / "file")]) == 2

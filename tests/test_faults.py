@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import gevit
 from gevit.data.storage import record_files
 from gevit.training.checkpoint import checkpoint_paths
 from tests.running import (
@@ -193,6 +194,18 @@ def test_a_loss_that_is_not_finite(home: Path) -> None:
     saved = last_checkpoint(home / "wild")
     assert saved.facts["progress"]["step"] == int(stopped.group(1)) - 1
     assert all(tensor.isfinite().all() for tensor in saved.tensors.values())
+
+
+# Bad names
+
+
+def test_folders_whose_names_are_no_text(tmp_path: Path) -> None:
+    write_digits(tmp_path / "data-\udcff")
+    words = [*TRAIN, "--data-root", "data-\udcff"]
+    said = run_to_error([*words, "--out", "run-\udcff"], tmp_path)
+    assert "run-\\udcff, is not UTF-8, and safetensors opens no file in such a folder; name another with --out" in said
+    run_to_end([*words, "--out", "run"], tmp_path)
+    assert "data-\\udcff" in gevit.load(tmp_path / "run").describe().trained["command"]
 
 
 # Bad data

@@ -313,6 +313,12 @@ def test_errors_are_one_line(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_whose_name_is_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "\udcff"
+    assert main(["figures", "rotation", "--preset", "nano", "--formats", "svg", "--out", str(folder)]) == 0
+    assert capsys.readouterr().out == f"{tmp_path}/\\udcff/rotation.{{svg,json}}\n"
+
+
 def test_unknown_figure(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["figures", "scaling"])

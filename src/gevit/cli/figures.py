@@ -15,6 +15,7 @@ from gevit.cli.arguments import (
     check_weights,
     trained_or_random,
 )
+from gevit.rendering.words import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -204,4 +205,4 @@ def _write(args: argparse.Namespace, name: str, figure: Figure, numbers: dict[st
         save(figure, args.out / f"{name}.{suffix}")
     with write_aside(args.out / f"{name}.json") as aside:
         aside.write_text(json.dumps(numbers, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"{args.out / name}.{{{','.join([*args.formats, 'json'])}}}")
+    print(f"{printable(args.out / name)}.{{{','.join([*args.formats, 'json'])}}}")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gevit.files import write_aside
+from gevit.rendering.words import printable
 from gevit.reproduce.budgets import BUDGETS, seeds_of, yaml_of
 from gevit.reproduce.studies import STUDIES
 from gevit.reproduce.study import Study
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     study = STUDIES[args.study](args.budget)
     if args.configs:
         paths = [str(path) for path in _write_configs(study, args.budget, args.configs)]
-        print(json.dumps(paths, indent=2) if args.json else "\n".join(paths))
+        print(json.dumps(paths, indent=2) if args.json else "\n".join(map(printable, paths)))
         return 0
     seeds = getattr(args, "seeds", seeds_of(study, args.budget))
     if seeds < 1:
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(summary.to_json(), indent=2, ensure_ascii=False))
         return 0
     make_console().print(study_table(summary).to_rich())
-    print(f"table and plot: {folder}")
+    print(f"table and plot: {printable(folder)}")
     return 0
 
 

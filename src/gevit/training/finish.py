@@ -14,7 +14,7 @@ from gevit.environment import joined
 from gevit.evaluation.evaluate import accuracy_by_angle, equivariance_of, evaluate
 from gevit.models.info import ModelInfo
 from gevit.persistence import save
-from gevit.rendering.words import epoch_number
+from gevit.rendering.words import epoch_number, printable
 from gevit.training.checkpoint import RunState
 from gevit.training.config import TrainConfig
 from gevit.training.display import Display
@@ -98,7 +98,7 @@ def finish(
         "test_macro_f1": test.macro_f1,
         "test_images": test.n,
         "training_seconds": state.progress.seconds,
-        "command": state.progress.command,
+        "command": printable(state.progress.command),  # a name in it may be no text
     }
     save(model, dataclasses.replace(info, trained=trained), config.folder / "model.safetensors")
     write_report(config.folder, record)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gevit.files import is_left_over, locked, write_aside
+from gevit.rendering.words import printable
 from gevit.training.config import SETTINGS, TrainConfig, merged, read_yaml
 
 CONFIG, CHECKPOINTS, LOCK = "config.yaml", "checkpoints", "lock"
@@ -29,6 +30,13 @@ def resumed_config(folder: Path, given: Mapping[str, Any]) -> tuple[TrainConfig,
 
 def check_folder(config: TrainConfig, resume: bool) -> None:
     """A folder with a run in it is only touched to resume it, with the settings that make it that run."""
+    try:
+        str(config.folder).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"the name of the run's folder, {printable(config.folder)}, is not UTF-8, and safetensors opens no file in "
+            "such a folder; name another with --out"
+        ) from error
     if not resume and any((config.folder / name).exists() for name in (CONFIG, CHECKPOINTS)):
         raise ValueError(
             f"there is a run in {config.folder}; go on with it by --resume, or start another one with another --out"
