@@ -284,6 +284,17 @@ def test_a_bad_folder(photos: Path, fault: Callable[[Path], str]) -> None:
     assert not (photos.parent / "run").exists()
 
 
+@pytest.mark.parametrize(("data", "out"), [(".", []), (".", ["--out", "run"]), ("../photos", ["--out", "../link/run"])])
+def test_a_run_does_not_become_a_class_of_its_images(photos: Path, data: str, out: list[str]) -> None:
+    (photos.parent / "link").symlink_to(photos)
+    before = sorted(photos.rglob("*"))
+    said = run_to_error(["train", "--data", data, "--model", "z2_cnn", *out], photos)
+    assert "is inside of the images" in said
+    assert "name a folder outside with --out" in said
+    printed = set(photos.glob("printed-*.txt"))
+    assert sorted(set(photos.rglob("*")) - printed) == before
+
+
 def test_a_label_outside_the_range(tmp_path: Path) -> None:
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gevit.data.catalog import CATALOG
 from gevit.files import is_left_over, locked, write_aside
 from gevit.rendering.words import printable
 from gevit.training.config import SETTINGS, TrainConfig, merged, read_yaml
@@ -37,6 +39,8 @@ def check_folder(config: TrainConfig, resume: bool) -> None:
             f"the name of the run's folder, {printable(config.folder)}, is not UTF-8, and safetensors opens no file in "
             "such a folder; name another with --out"
         ) from error
+    if not resume:
+        _check_outside_of_images(config)
     if not resume and any((config.folder / name).exists() for name in (CONFIG, CHECKPOINTS)):
         raise ValueError(
             f"there is a run in {config.folder}; go on with it by --resume, or start another one with another --out"
@@ -50,6 +54,16 @@ def check_folder(config: TrainConfig, resume: bool) -> None:
                 f"the run in {config.folder} has {name} = {getattr(saved, name)!r}, so it cannot be resumed with "
                 f"{getattr(config, name)!r}; leave the setting out, or start another run with another --out"
             )
+
+
+def _check_outside_of_images(config: TrainConfig) -> None:
+    """The pictures of a report must not become a class of the images that it is about."""
+    images, folder = os.path.realpath(os.path.expanduser(config.data)), os.path.realpath(config.folder)
+    if config.data not in CATALOG and os.path.isdir(images) and Path(folder).is_relative_to(images):
+        raise ValueError(
+            f"the folder of the run, {config.folder}, is inside of the images, {config.data}, and would be taken for a "
+            "class of them; name a folder outside with --out"
+        )
 
 
 @contextlib.contextmanager
