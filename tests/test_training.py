@@ -387,6 +387,18 @@ def test_the_name_of_a_folder_does_not_choose_the_architecture() -> None:
         assert preset_for(TrainConfig(data=named, model="r4_sa"), 64 if named == "eurosat" else 28) == preset
 
 
+@pytest.mark.parametrize("out", ["file", "file/run"])
+def test_a_folder_that_cannot_be_is_refused_before_anything_is_read(tmp_path: Path, out: str) -> None:
+    (tmp_path / "file").touch()
+    config = TrainConfig(data="digits", out=str(tmp_path / out))
+    with (
+        mock.patch("gevit.training.loop.open_data") as opened,
+        pytest.raises(ValueError, match=rf"there can be no folder .*{out}, as .*file is a file; name another"),
+    ):
+        train(config)
+    opened.assert_not_called()
+
+
 @pytest.mark.parametrize("fault", ["images too small", "crash in the first step"])
 def test_a_run_that_makes_no_step_does_not_claim_its_folder(tmp_path: Path, fault: str) -> None:
     settings: dict[str, Any] = SMALL | {"model": "z2_sa", "out": str(tmp_path / "run"), "neighborhood": 3}

@@ -39,6 +39,9 @@ def check_folder(config: TrainConfig, resume: bool) -> None:
             f"the name of the run's folder, {printable(config.folder)}, is not UTF-8, and safetensors opens no file in "
             "such a folder; name another with --out"
         ) from error
+    there = next(path for path in (config.folder, *config.folder.absolute().parents) if os.path.exists(path))
+    if not os.path.isdir(there):
+        raise ValueError(f"there can be no folder {config.folder}, as {there} is a file; name another with --out")
     if not resume:
         _check_outside_of_images(config)
     if not resume and any((config.folder / name).exists() for name in (CONFIG, CHECKPOINTS)):
