@@ -97,6 +97,7 @@ def test_bad_input_is_refused_and_leaves_no_file(tmp_path: Path, capsys: pytest.
         (["--model", "r4_sa", "--size", "5", "6", "7"], "one side, or height and width"),
         ([], "which model"),
         (["--model", "r4_xx"], "unknown model"),
+        (["--model", "r4_sa", "--preset", "nano", "--dtype", "float64"], "no convolution in float64; export the model"),
         (["--checkpoint", str(tmp_path / "nothing")], "nothing"),
     ):
         assert main(["export", *words, *out]) == 2

@@ -57,6 +57,10 @@ def export(
     (5, 10)
     """
     check_choice("format", format, FORMATS)
+    if format == "onnx" and next(model.parameters()).dtype == torch.float64:
+        raise ValueError(
+            "onnxruntime has no convolution in float64; export the model as float32, or in the format torch-export"
+        )
     images = _images(model, EXAMPLES, image_size)
     program = _program(_in_plain_pytorch(model, images), images)
     with write_aside(path) as aside:
