@@ -174,7 +174,7 @@ def _program(network: nn.Module, images: Tensor) -> torch.export.ExportedProgram
 
 
 def _write_program(program: torch.export.ExportedProgram, info: str, path: Path) -> None:
-    with path.open("wb") as file:  # a file, not its name, which PyTorch wants to end in .pt2
+    with _silent(), path.open("wb") as file:  # a file, not its name, which PyTorch wants to end in .pt2
         torch.export.save(program, file, extra_files={METADATA: info})
 
 
