@@ -172,6 +172,13 @@ class TestCard:
         gevit.from_pretrained(tmp_path / "hub").save_pretrained(tmp_path / "copy")
         assert (tmp_path / "copy" / "README.md").read_text() == "my own words"
 
+    def test_another_model_does_not_go_into_the_folder_of_a_run(self, run_folder: Path, tmp_path: Path) -> None:
+        shutil.copytree(run_folder, tmp_path / "run")
+        before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+        with pytest.raises(ValueError, match=r"another model already, model.safetensors and model.json; name another"):
+            gevit.create_model("z2_sa", preset="nano").save_pretrained(tmp_path / "run")
+        assert {path: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+
     def test_a_card_in_the_folder_of_its_run_goes_on(self, run_folder: Path, tmp_path: Path) -> None:
         shutil.copytree(run_folder, tmp_path / "run")
         gevit.load(tmp_path / "run").save_pretrained(tmp_path / "run")

@@ -25,7 +25,7 @@ def save_pretrained(model: EquivariantModel, folder: str | Path) -> None:
 
     Args:
         model: from `gevit.load`, `gevit.create_model` or `from_pretrained`.
-        folder: where to; it is made if need be.
+        folder: where to; it is made if need be. The folder of a run of another model is refused.
 
     >>> import tempfile, gevit
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -33,9 +33,14 @@ def save_pretrained(model: EquivariantModel, folder: str | Path) -> None:
     ...     sorted(path.name for path in Path(folder).iterdir())
     ['README.md', 'config.json', 'model.safetensors']
     """
-    folder = Path(folder)
+    folder, info = Path(folder), model.describe()
+    described = (folder / IN_RUN_FOLDER).with_suffix(".json")
+    if described.exists() and described.read_bytes() != info.to_json().encode():
+        raise ValueError(  # where there are both, `load` takes this one instead of config.json
+            f"{folder} has another model already, {IN_RUN_FOLDER} and {described.name}; name another folder"
+        )
     card = model_card(model)
-    save_pair(model, model.describe(), folder / IN_RUN_FOLDER, folder / HUB_CONFIG)
+    save_pair(model, info, folder / IN_RUN_FOLDER, folder / HUB_CONFIG)
     if not (folder / CARD).exists():
         with write_aside(folder / CARD) as aside:
             aside.write_text(card, encoding="utf-8", errors="backslashreplace")
