@@ -457,6 +457,20 @@ def test_pcam_is_imported_from_a_folder(tmp_path: Path, monkeypatch: pytest.Monk
         prepare("pcam", tmp_path / "root", source)
 
 
+@pytest.mark.parametrize("fault", ["missing", "not HDF5"])
+def test_pcam_is_imported_whole_or_not_at_all(tmp_path: Path, fault: str) -> None:
+    source, root = tmp_path / "source", tmp_path / "root"
+    write_pcam(source)
+    prepare("pcam", root, source)
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    write_pcam(source, (4, 4, 4))
+    last = source / "camelyonpatch_level_2_split_test_y.h5"
+    last.write_bytes(b"not HDF5") if fault == "not HDF5" else last.unlink()
+    with pytest.raises((OSError, ValueError), match="no .*six files" if fault == "missing" else f"nothing of {source}"):
+        prepare("pcam", root, source)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+
+
 # Recorded checksums
 
 

@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import os
 import shutil
+import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -114,25 +115,47 @@ def prepare(root: Path, file: Path | None = None) -> None:
 
     A download goes on where it stopped: files that are already there and right are kept.
     """
+    if file is not None:
+        _import(file, root)
+        return
     for name, md5 in PUBLISHED.items():
         target = root / FOLDER / name
-        source = Source(f"{name}.gz", PACKED_MD5[name], (f"{RECORD}/{name}.gz?download=1",), BY_HAND)
-        if file is not None:
-            _import(source, name, file, target)
-        elif not target.is_file() or checksum(target, "md5") != md5:
-            with obtained(source, root) as packed:
+        if not target.is_file() or checksum(target, "md5") != md5:
+            with obtained(_source(name), root) as packed:
                 _unpack(packed, target)
 
 
-def _import(source: Source, name: str, folder: Path, target: Path) -> None:
-    if (folder / source.file).is_file():
-        with obtained(source, target.parent, folder / source.file) as packed:
-            _unpack(packed, target)
-    elif (folder / name).is_file():
-        with write_aside(target) as aside:
-            shutil.copyfile(folder / name, aside)
-    else:
-        raise FileNotFoundError(f"no {source.file} or {name} in {folder}; expected the six files of PatchCamelyon")
+def _import(folder: Path, root: Path) -> None:
+    """Take all six files, or, if one is missing or cannot be read, none: those that were there before stay."""
+    found = {name: _found(name, folder) for name in PUBLISHED}
+    place = root / FOLDER
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".import-", dir=place) as aside:
+        for name, file in found.items():
+            if file.name == name:
+                with write_aside(Path(aside, name)) as copy:
+                    shutil.copyfile(file, copy)
+            else:
+                with obtained(_source(name), root, file) as packed:
+                    _unpack(packed, Path(aside, name))
+        try:
+            read(Path(aside))
+        except ValueError as error:
+            raise ValueError(f"nothing of {folder} was taken: {error}") from error
+        for name in found:
+            Path(aside, name).replace(place / name)
+
+
+def _found(name: str, folder: Path) -> Path:
+    """The file in a folder, packed or not."""
+    for file in (folder / f"{name}.gz", folder / name):
+        if file.is_file():
+            return file
+    raise FileNotFoundError(f"no {name}.gz or {name} in {folder}; expected the six files of PatchCamelyon")
+
+
+def _source(name: str) -> Source:
+    return Source(f"{name}.gz", PACKED_MD5[name], (f"{RECORD}/{name}.gz?download=1",), BY_HAND)
 
 
 def _unpack(packed: Path, target: Path) -> None:
