@@ -84,6 +84,12 @@ def test_preview(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         gevit_data("preview", "digits", "--split", "exam", "--out", out)
 
 
+@pytest.mark.parametrize("words", [["list", "--data-root", "~nobody-by-name/x"], ["preview", "~nobody-by-name"]])
+def test_a_home_folder_that_nobody_knows(words: list[str]) -> None:
+    with pytest.raises(ValueError, match="home folder in ~nobody-by-name.*; write the path out"):
+        gevit_data(*words)
+
+
 def test_sheets_that_no_memory_holds_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "sheet.png"
     for flags in (["--image-size", "100000"], ["--image-size", "4000", "--rows", "20"]):

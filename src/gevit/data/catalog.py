@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from gevit.data.storage import checksum, data_root, record_files, recorded_files
+from gevit.data.storage import checksum, data_root, expanded, record_files, recorded_files
 
 if TYPE_CHECKING:
     from gevit.data.dataset import DataSet
@@ -314,7 +314,7 @@ def kept_datasets(root: str | Path | None = None) -> list[str]:
 
 
 def _existing(name: str) -> Path:
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.exists():
         return path
     from gevit._checks import check_choice

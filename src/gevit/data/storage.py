@@ -19,7 +19,17 @@ from gevit.files import open_regular, write_aside
 
 def data_root(root: str | Path | None = None) -> Path:
     """The folder of the data: this one, else that of the environment variable GEVIT_DATA, else ~/.cache/gevit."""
-    return Path(root or os.environ.get("GEVIT_DATA") or Path.home() / ".cache" / "gevit").expanduser()
+    return expanded(root or os.environ.get("GEVIT_DATA") or "~/.cache/gevit")
+
+
+def expanded(path: str | Path) -> Path:
+    """The path, with a leading `~` or `~user` as the home folder that it stands for."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ValueError(
+            f"nobody knows the home folder in {path}; write the path out (that of the data: --data-root or GEVIT_DATA)"
+        ) from error
 
 
 def checksum(path: Path, algorithm: str = "sha256") -> str:
