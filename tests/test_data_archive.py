@@ -255,6 +255,14 @@ def test_what_is_no_archive(content: bytes, tmp_path: Path) -> None:
     refused(path, "it is empty|no archive of a known kind .zip, tar")
 
 
+def test_a_link_that_leads_to_itself_is_nothing(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert archive.name_of(loop) == "loop"
+    with pytest.raises(FileNotFoundError, match="no folder or archive"):
+        open_dataset(str(loop))
+
+
 def test_archives_without_images(tmp_path: Path) -> None:
     refused(write_zip(tmp_path / "text.zip", {"a/notes.txt": b"x"}), "no images in .*expected files ending in")
     refused(write_zip(tmp_path / "nothing.zip", {}), "no images")

@@ -17,6 +17,7 @@ import gzip
 import io
 import lzma
 import mmap
+import os
 import re
 import shutil
 import stat
@@ -113,7 +114,7 @@ def name_of(path: Path) -> str:
     >>> name_of(Path("data/photos.tar.gz"))
     'photos'
     """
-    name = path.resolve().name
+    name = os.path.basename(os.path.realpath(path))  # a link that leads to itself has a name, too
     return name if path.is_dir() else NAMES.sub("", name)
 
 
