@@ -328,7 +328,7 @@ class TestEvaluateCommand:
         digest = open_dataset(str(tmp_path / "photos"), image_size=28, channels=1).digest
         monkeypatch.chdir(tmp_path)
 
-        def warnings(split: str = "test", data: str = "photos", **trained: str) -> Any:
+        def warnings(split: str = "test", data: str = "photos", **trained: str | int) -> Any:
             save_two_classes(tmp_path, data="photos", trained=trained)
             command = f"evaluate --checkpoint . --data {data} --split {split} --limit 1 --angles 0 --json"
             assert main(command.split()) == 0
@@ -347,6 +347,7 @@ class TestEvaluateCommand:
             assert "put the images into folders train, valid and test" in text
         assert warnings() == [], "models of earlier versions do not know their data"
         assert warnings(data_digest="0" * 64) == [], "or know it in a way that says nothing"
+        assert warnings(data_digest=7) == [], "or in none"
         shades(tmp_path / "others", 5)
         assert warnings(data="others", data_digest=digest) == []
         for split, count in (("train", 6), ("test", 1)):

@@ -58,7 +58,8 @@ def _doubts(info: ModelInfo, data: DataSet, split: str) -> list[str]:
     from gevit.data.dataset import is_other_data
 
     trained_on = info.trained.get("data_digest")  # models of earlier versions do not know
-    if data.name != info.data or split not in data.drawn or not is_other_data(trained_on, data.digest):
+    known = isinstance(trained_on, str)  # and those of others may say anything
+    if data.name != info.data or split not in data.drawn or not (known and is_other_data(trained_on, data.digest)):
         return []
     return [
         f"the folder {data.name} has changed since the model was trained on it, and its splits are drawn whenever it "
