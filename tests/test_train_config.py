@@ -65,6 +65,8 @@ def test_yaml_as_people_write_it(tmp_path: Path) -> None:
     ("zzz: 3", "unknown setting 'zzz'; known are model, data"),
     ("- 3", "'name: value' lines, found a list"),
     ("a: [", "not a YAML file"),
+    *((text, "a.yaml has a value that is not of the type that its form or tag says") for text in (
+        'seed: !!bool "abc"', 'seed: !!float ""', "!!timestamp x: 3", "seed: 2001-99-99", "seed: 0b_")),
     ("!!python/object/apply:os.system ['true']", "not a YAML file"),
     ("lr: " + "[" * 9_000, "nested"),
     ("a: &a [x, x]\nlr: [*a, *a]", "alias"),

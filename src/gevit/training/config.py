@@ -297,7 +297,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > 2 or isinstance(event, yaml.AliasEvent):
                 raise ValueError(f"{path} has aliases (*name) or nested values; write settings as 'name: value' lines")
-        settings = yaml.safe_load(text)
+        try:
+            settings = yaml.safe_load(text)
+        except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:  # of Python's types
+            raise ValueError(
+                f"{path} has a value that is not of the type that its form or tag says ({_short(str(error))}); write "
+                "settings as 'name: value' lines"
+            ) from error
     except yaml.MarkedYAMLError as error:
         line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise ValueError(f"{path} is not a YAML file: {_short(str(error.problem))}{line}") from error
