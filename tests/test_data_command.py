@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -82,6 +83,24 @@ def test_preview(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         gevit_data("preview", "digits", "--rows", "0", "--out", out)
     with pytest.raises(ValueError, match="unknown split 'exam'"):
         gevit_data("preview", "digits", "--split", "exam", "--out", out)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("sheet.psd", "a contact sheet is a picture, such as sheet.png or sheet.jpg, got 'sheet.psd'"),
+        ("sheet", "such as sheet.png or sheet.jpg, got 'sheet'"),
+        (".", "--out .* cannot be written: it is a folder"),
+    ],
+)
+def test_what_is_no_name_of_a_sheet_is_refused_before_anything_is_read(
+    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with mock.patch("gevit.data.catalog.open_dataset") as opened, pytest.raises(ValueError, match=message):
+        gevit_data("preview", "digits", "--out", name)
+    opened.assert_not_called()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("words", [["list", "--data-root", "~nobody-by-name/x"], ["preview", "~nobody-by-name"]])

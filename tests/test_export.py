@@ -106,5 +106,7 @@ def test_bad_input_is_refused_and_leaves_no_file(tmp_path: Path, capsys: pytest.
         assert main(["export", *words, *out]) == 2
         assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+    assert main(["export", "--model", "r4_sa", "--out", str(tmp_path)]) == 2
+    assert f"--out {tmp_path} cannot be written: it is a folder" in capsys.readouterr().err
     with pytest.raises(ValueError, match="unknown format"):
         export(gevit.create_model("z2_sa", "nano"), tmp_path / "model", "tflite")

@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
+from gevit.cli.arguments import check_file
 from gevit.data.catalog import CATALOG, list_datasets
 from gevit.rendering.words import printable
 
@@ -116,9 +117,11 @@ def _verify(args: argparse.Namespace) -> int:
 def _preview(args: argparse.Namespace) -> int:
     from gevit._checks import check_count
     from gevit.data.catalog import open_dataset
-    from gevit.data.preview import contact_sheet, save_sheet
+    from gevit.data.preview import check_sheet, contact_sheet, save_sheet
 
     check_count("--rows", args.rows)
+    check_file("--out", args.out)
+    check_sheet(args.out)
     dataset = open_dataset(args.name, args.data_root, image_size=args.image_size, skip_corrupt=args.skip_corrupt)
     save_sheet(contact_sheet(dataset, args.split, args.rows), args.out)
     print(printable(f"{args.out}: {dataset.note}"))

@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from gevit.cli.arguments import add_model_source, add_random_weights, positive_integer, trained_or_random
+from gevit.cli.arguments import add_model_source, add_random_weights, check_file, positive_integer, trained_or_random
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--size takes one side, or height and width; got {len(args.size)} numbers")
     if not (args.model or args.checkpoint):
         raise ValueError("which model? give --checkpoint PATH, or --model NAME, with --pretrained for trained weights")
+    check_file("--out", args.out)
     model = trained_or_random(args, args.model)
     size = tuple(args.size) if args.size and len(args.size) == 2 else args.size[0] if args.size else None
     export(model, args.out, args.format, size)

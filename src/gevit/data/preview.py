@@ -68,6 +68,15 @@ def contact_sheet(dataset: DataSet, split: str = "train", count: int = 8) -> Ima
     return sheet
 
 
+def check_sheet(path: Path) -> None:
+    """Find out before the images are read whether a contact sheet can have this suffix."""
+    with needs("pillow"):
+        from PIL import Image
+    Image.init()
+    if Image.EXTENSION.get(path.suffix.lower()) not in Image.SAVE:
+        raise ValueError(f"a contact sheet is a picture, such as sheet.png or sheet.jpg, got {path.name!r}")
+
+
 def save_sheet(sheet: Image, path: Path) -> None:
     """Write a contact sheet; its format follows from the suffix."""
     with write_aside(path) as aside:
