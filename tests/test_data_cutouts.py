@@ -40,6 +40,14 @@ def test_another_archive_is_not_stored(tmp_path: Path) -> None:
     assert not list((tmp_path / "data").rglob("*.zip"))
 
 
+def test_a_folder_is_not_stored(tmp_path: Path) -> None:
+    with zipfile.ZipFile(archive(tmp_path / "galaxies.zip", CLASSES["galaxies"])) as file:
+        file.extractall(tmp_path)
+    with pytest.raises(ValueError, match=r"galaxies is a folder; make an archive of it, such as galaxies\.zip"):
+        prepare("galaxies", tmp_path / "data", tmp_path / "galaxies")
+    assert not (tmp_path / "data").exists()
+
+
 def test_there_is_nothing_to_download(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--file"):
         prepare("redcells", tmp_path)

@@ -59,6 +59,8 @@ def _prepare(name: str, root: Path, file: Path | None = None) -> None:
             f"there is no place to download {name} from; make an archive {name}.zip of SPLIT/CLASS/*.jpg and give it: "
             f"gevit data prepare {name} --file {name}.zip"
         )
+    if file.is_dir():
+        raise ValueError(f"{file} is a folder; make an archive of it, such as {name}.zip, and give that with --file")
     _read_archive(name, file)  # what is something else is not stored
     with write_aside(root / name / f"{name}.zip") as aside:
         shutil.copyfile(file, aside)
