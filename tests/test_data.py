@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from gevit.data import list_datasets, load_digits, normalize_digits, open_dataset
+from gevit.data.catalog import prepare
 from gevit.data.dataset import DataSet, MemorySplit, Split, is_other_data, stratified_split
 from gevit.data.preview import save_sheet
 from gevit.data.rotation import rotate_digits
@@ -199,6 +200,11 @@ def test_a_named_set_is_scaled_but_keeps_its_channels() -> None:
 def test_missing_data_says_how_to_get_it(name: str, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=f"gevit data prepare {name} --data-root {tmp_path}$"):
         open_dataset(name, tmp_path)
+
+
+def test_what_comes_with_the_package_is_not_taken_from_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="digits comes with gevit and is not taken from a file; leave out --file"):
+        prepare("digits", tmp_path, tmp_path / "digits.npz")
 
 
 def test_where_data_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

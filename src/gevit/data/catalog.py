@@ -280,6 +280,8 @@ def prepare(name: str, root: str | Path | None = None, file: Path | None = None)
     What is already there and right is left as it is, unless there is a `file`.
     """
     entry, place = CATALOG[name], data_root(root)
+    if entry.embedded and file is not None:
+        raise ValueError(f"{name} comes with gevit and is not taken from a file; leave out --file")
     if entry.embedded:
         return f"{name} comes with gevit: nothing to prepare"
     recorded = recorded_files(place, name)
