@@ -494,9 +494,10 @@ def test_recorded_files_are_checked(tmp_path: Path) -> None:
     batch.unlink()
     assert [finding.status for finding in verify("cifar10", tmp_path)].count("missing") == 1
 
-    (tmp_path / "cifar10.sha256.json").write_text("{")
-    with pytest.raises(ValueError, match="cifar10.sha256.json is damaged"):
-        verify("cifar10", tmp_path)
+    for record in ('{"bytes": "7", "sha256": "a"}', '{"bytes": 7, "sha256": 7}', "{"):
+        (tmp_path / "cifar10.sha256.json").write_text(f'{{"files": {{"test_batch.bin": {record}}}}}')
+        with pytest.raises(ValueError, match="cifar10.sha256.json is damaged"):
+            verify("cifar10", tmp_path)
 
 
 def test_what_cannot_be_read_is_not_recorded(tmp_path: Path) -> None:

@@ -45,6 +45,10 @@ class Record:
     bytes: int
     sha256: str
 
+    def __post_init__(self) -> None:
+        if type(self.bytes) is not int or not isinstance(self.sha256, str):
+            raise TypeError(f"expected a number of bytes and a sha256, got {self.bytes!r:.80} and {self.sha256!r:.80}")
+
     @staticmethod
     def of(path: Path) -> Record:
         """Measure a file."""
