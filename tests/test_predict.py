@@ -19,6 +19,8 @@ from gevit.data import load_digits, open_dataset
 from gevit.evaluation.evaluate import predict_logits
 from gevit.evaluation.predict import find_images, looks_inverted, predict
 from gevit.models.info import ModelInfo
+from gevit.training.config import TrainConfig
+from gevit.training.loop import train
 
 DIGITS = tuple("0123456789")
 
@@ -112,6 +114,17 @@ def test_no_images(tmp_path: Path) -> None:
         find_images([f"{tmp_path}/*.png"])
     with pytest.raises(ValueError, match="no images in"):
         find_images([str(tmp_path)])
+    with pytest.raises(ValueError, match="the name of an image is empty"):
+        find_images([""])
+
+
+def test_an_empty_word_is_not_the_current_folder(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(pictures)
+    assert main(["predict", "--model", "r4_sa", "--pretrained", ""]) == 2
+    with pytest.raises(ValueError, match="unknown data set ''"):
+        open_dataset("")
+    with pytest.raises(ValueError, match="unknown data set ''"):
+        train(TrainConfig(data=""))
 
 
 def test_unreadable_files_are_named_and_the_others_predicted(

@@ -317,7 +317,7 @@ def kept_datasets(root: str | Path | None = None) -> list[str]:
 
 def _existing(name: str) -> Path:
     path = expanded(name)
-    if path.exists():
+    if name and path.exists():  # an empty name, as of a variable that is not set, would be the current folder
         return path
     from gevit._checks import check_choice
 

@@ -57,6 +57,8 @@ def find_images(patterns: Iterable[str]) -> list[Location]:
     """
     found: list[Location] = []
     for pattern in patterns:
+        if not pattern:  # as of a variable that is not set; it would be the current folder
+            raise ValueError("the name of an image is empty; give files, folders of them, or quoted globs")
         path = Path(pattern)
         is_glob = glob.has_magic(pattern) and not path.exists()
         paths = [Path(name) for name in sorted(glob.glob(pattern, recursive=True))] if is_glob else [path]

@@ -61,8 +61,8 @@ def check_folder(config: TrainConfig, resume: bool) -> None:
 
 def _check_outside_of_images(config: TrainConfig) -> None:
     """The pictures of a report must not become a class of the images that it is about."""
-    images, folder = os.path.realpath(os.path.expanduser(config.data)), os.path.realpath(config.folder)
-    if config.data not in CATALOG and os.path.isdir(images) and Path(folder).is_relative_to(images):
+    images, folder = os.path.expanduser(config.data), Path(os.path.realpath(config.folder))
+    if config.data not in CATALOG and os.path.isdir(images) and folder.is_relative_to(os.path.realpath(images)):
         raise ValueError(
             f"the folder of the run, {config.folder}, is inside of the images, {config.data}, and would be taken for a "
             "class of them; name a folder outside with --out"
