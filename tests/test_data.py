@@ -207,6 +207,11 @@ def test_what_comes_with_the_package_is_not_taken_from_a_file(tmp_path: Path) ->
         prepare("digits", tmp_path, tmp_path / "digits.npz")
 
 
+def test_commands_can_be_copied_from_what_is_said(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=f"--data-root '{tmp_path}/a b'$"):
+        open_dataset("cifar10", tmp_path / "a b")
+
+
 def test_where_data_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("GEVIT_DATA", str(tmp_path))
     assert data_root() == tmp_path

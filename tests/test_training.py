@@ -288,6 +288,14 @@ def test_a_request_to_stop_leaves_a_checkpoint_of_that_step(tmp_path: Path, data
     assert last_checkpoint(tmp_path).facts["progress"]["step"] == 1
 
 
+def test_the_command_that_goes_on_can_be_copied(tmp_path: Path, data: DataSet) -> None:
+    run, interrupt = make_run(tmp_path / "a run", data), Interrupt()
+    interrupt.requested = True
+    with pytest.raises(KeyboardInterrupt, match=f"go on with: gevit train --out '{tmp_path}/a run' --resume$"):
+        run.fit(interrupt)
+    assert run.way_on(" --lr 1") == f"`gevit train --out '{tmp_path}/a run' --resume --lr 1`"
+
+
 def test_a_request_after_the_last_step_is_heard_before_the_test(tmp_path: Path, data: DataSet) -> None:
     interrupt, run = Interrupt(), make_run(tmp_path, data)
 

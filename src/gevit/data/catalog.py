@@ -6,6 +6,7 @@ Light to import: the module that reads a set is imported when the set is opened.
 from __future__ import annotations
 
 import importlib
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +79,7 @@ class Entry:
 
     def command(self, root: Path) -> str:
         """The command that gets it."""
-        return f"gevit data prepare {self.name} --data-root {root}"
+        return f"gevit data prepare {self.name} --data-root {shlex.quote(str(root))}"
 
     def read(self, folder: Path) -> DataSet:
         """Read it from the folder with its files."""

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import errno
 import math
+import shlex
 import sys
 import time
 import uuid
@@ -245,9 +246,7 @@ class Run:
             raise self._stopped()
 
     def _stopped(self) -> KeyboardInterrupt:
-        return KeyboardInterrupt(
-            f"stopped after {self._place()}, nothing is lost; go on with: gevit train --out {self.folder} --resume"
-        )
+        return KeyboardInterrupt(f"stopped after {self._place()}, nothing is lost; go on with: {self._resuming}")
 
     def _place(self) -> str:
         """How far the run is, in words."""
@@ -340,7 +339,11 @@ class Run:
     def way_on(self, flags: str = "") -> str:
         """What to do after a fault, with these flags; a run that has not made a step is none yet."""
         resumes = (self.folder / CONFIG).exists()
-        return f"`gevit train --out {self.folder} --resume{flags}`" if resumes else "start again"
+        return f"`{self._resuming}{flags}`" if resumes else "start again"
+
+    @property
+    def _resuming(self) -> str:
+        return f"gevit train --out {shlex.quote(str(self.folder))} --resume"
 
     def _validate_and_keep(self, log: RunLog | None) -> None:
         """After an epoch, or what there was time for of it."""
