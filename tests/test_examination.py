@@ -11,7 +11,9 @@ import torch
 from PIL import Image
 
 import gevit
-from gevit.cli import main
+from gevit.cli import main, parse
+from gevit.cli.arguments import trained_or_random
+from gevit.cli.equivariance import _images
 from gevit.data import load_digits
 from gevit.equivariance import measure, measure_layers, worst_of
 from gevit.evaluation.evaluate import accuracy_by_angle, predict_logits
@@ -287,6 +289,13 @@ class TestCommand:
         assert main(["equivariance", *models, "--images", "1", "--angles", "2", "--html", str(out)]) == 0
         assert str(out) in capsys.readouterr().out
         assert Page(out.read_text(encoding="utf-8")).words.count("d1_sa") == 1
+
+    def test_there_are_no_more_digits_than_there_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        digits, labels = load_digits()
+        monkeypatch.setattr("gevit.data.load_digits", lambda: (digits[:3], labels[:3]))
+        for asked, given in ((1, 1), (2, 2), (9, 3)):
+            args = parse(["equivariance", "--preset", "nano", "--images", str(asked)])
+            assert len(_images(args, trained_or_random(args, "z2_sa"))[0]) == given
 
     @pytest.mark.parametrize(
         ("flags", "message"),

@@ -164,7 +164,8 @@ def _images(args: argparse.Namespace, model: EquivariantModel) -> tuple[list[str
     if labelled:
         return *labelled.some(args.images), labelled
     digits, labels = load_digits()
-    spread = [k * (len(digits) - 1) // max(1, args.images - 1) for k in range(args.images)]
+    count = min(args.images, len(digits))
+    spread = [k * (len(digits) - 1) // max(1, count - 1) for k in range(count)]
     return [f"digit {labels[k]}" for k in spread], fitted(model, digits[spread].float() / 255), None
 
 
