@@ -64,6 +64,8 @@ def test_errors_are_one_line_and_no_traceback(
         (["--neighborhood", "wide"], "expected an odd integer or 'global', got 'wide'"),
         (["--neighborhood", "-3"], "expected"),
         (["--images", "0"], "argument --images: expected a positive integer, got '0'"),
+        (["--images", "9" * 20], "argument --images: expected at most 9223372036854775807, got 99"),
+        (["--seed", "9" * 20], "argument --seed: expected a number from -9223372036854775807 to 9223372036854775807"),
     ],
 )
 def test_bad_flags_exit_with_usage(flags: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PICTURES = (".png", ".svg", ".pdf")
 DEFAULT_PRESET = "rotmnist"
+LARGEST = 2**63 - 1  # integer of torch
 ARCHITECTURE = ("encoding", "neighborhood", "pooling")
 
 
@@ -58,7 +59,7 @@ def add_random_weights(parser: argparse.ArgumentParser) -> None:
     random.add_argument("--encoding", metavar="NAME", help="ge (the default), gsa or relative")
     random.add_argument("--neighborhood", type=neighborhood, metavar="N", help="odd side (default: 5), or 'global'")
     random.add_argument("--pooling", metavar="NAME", help="max_mean (the default) or sum_max")
-    random.add_argument("--seed", type=int, default=0, help="of the random weights")
+    random.add_argument("--seed", type=seed, default=0, help="of the random weights")
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32", help="precision")
 
 
@@ -177,7 +178,17 @@ def positive_integer(text: str) -> int:
     """A count of something."""
     if not (text.isascii() and text.isdecimal()) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a positive integer, got {text!r}")
+    if int(text) > LARGEST:
+        raise argparse.ArgumentTypeError(f"expected at most {LARGEST}, got {text}")
     return int(text)
+
+
+def seed(text: str) -> int:
+    """What random numbers start from."""
+    value = int(text)
+    if abs(value) > LARGEST:
+        raise argparse.ArgumentTypeError(f"expected a number from {-LARGEST} to {LARGEST}, got {text}")
+    return value
 
 
 def neighborhood(text: str) -> int | None:
