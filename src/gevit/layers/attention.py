@@ -70,7 +70,7 @@ class _Attention(nn.Module):
 
     def _attend(self, x: Float[Tensor, "batch channels element height width"]) -> Tensor:
         maps = (self.query, self.key, self.value)
-        check_dtype(x, self.positions.row.weight)
+        check_dtype(x, next(self.parameters(), x))  # the copies in nn.DataParallel have none
         if not all(map(_is_plain, (*maps, self.out))):
             (query, key, value), positions = self._called(x, *maps)
             dropout = self.dropout if self.training else 0.0

@@ -117,7 +117,7 @@ class EquivariantModel(nn.Module):
         """The same one by one, as the network goes on."""
         check_image(x, self.preset.in_channels)
         self._check_size(*x.shape[-2:])
-        check_dtype(x, next(self.parameters(), x))  # the copies in nn.DataParallel have none; layers check again
+        check_dtype(x, next(self.parameters(), x))  # the copies in nn.DataParallel have none
         x = self.input_dropout(x)
         for name, layer in [("lifting", self.lifting), *self.body.items()]:
             x = checkpointed(layer, x) if self.grad_checkpointing and torch.is_grad_enabled() else layer(x)
