@@ -375,9 +375,26 @@ def test_a_model_that_starts_on_the_meta_device_can_be_filled() -> None:
     model = gevit.create_model("d4_sa", "nano", restrict="c4").eval()
     with torch.device("meta"):
         empty = gevit.create_model("d4_sa", "nano", restrict="c4").eval()
+    assigned = copy.deepcopy(empty)
     empty.to_empty(device="cpu")
     empty.load_state_dict(model.state_dict())
     assert torch.equal(empty(digits()), model(digits()))
+    assigned.load_state_dict(model.state_dict(), assign=True)
+    assert torch.equal(assigned(digits()), model(digits()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("preset", ["rotmnist", "nano"])
+def test_a_default_precision_of_16_bits_makes_models_in_it(preset: str, dtype: torch.dtype) -> None:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        model = gevit.create_model("r4_sa", preset).eval()
+        logits = model(digits().to(dtype))
+    finally:
+        torch.set_default_dtype(before)
+    assert logits.dtype == dtype
+    torch.testing.assert_close(logits.float(), model.float()(digits()), rtol=0.1, atol=0.1)
 
 
 def test_a_group_outlives_the_mode_it_was_made_in() -> None:

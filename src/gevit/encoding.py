@@ -162,7 +162,8 @@ class CoordinateEncoding(nn.Sequential):
         *features, last = self
         assert isinstance(last, Linear)
         hidden = importance[:, None] * nn.Sequential(*features)(coordinates[:, None])
-        wanted = importance[:, None] * F.pad(values, (0, last.out_features - values.shape[1]))
+        hidden = hidden.to(torch.promote_types(hidden.dtype, torch.float32))  # in 16 bits torch has no pseudoinverse
+        wanted = importance[:, None].to(hidden) * F.pad(values, (0, last.out_features - values.shape[1]))
         last.weight.copy_((torch.linalg.pinv(hidden, rtol=LEAST_FEATURE) @ wanted).T)
 
 

@@ -12,12 +12,14 @@ class TabulatedModule(nn.Module):
     """A module with tables: they are where its weights are, in their precision, and no part of its state.
 
     Wherever the module goes, its tables are made anew from exact ones on the CPU. So half precision and back does not
-    leave them rounded, and `to_empty` after a start on the meta device does not leave them empty.
+    leave them rounded, and `to_empty` after a start on the meta device does not leave them empty. Nor does
+    `load_state_dict(assign=True)`, which gives a module on the meta device weights and asks for no buffers.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._exact_tables: dict[str, Tensor] = {}
+        self.register_load_state_dict_post_hook(_leave_meta)
 
     def add_table(self, name: str, table: Tensor) -> None:
         """Have a table as an attribute: of indices, or of numbers in double precision."""
@@ -30,3 +32,11 @@ class TabulatedModule(nn.Module):
         for name, table in self._exact_tables.items():
             self.register_buffer(name, table.to(self.get_buffer(name)), persistent=False)
         return self
+
+
+def _leave_meta(module: nn.Module, _: object) -> None:
+    """Make the tables that are on the meta device anew on the default one: where its weights are, is not known here."""
+    assert isinstance(module, TabulatedModule)
+    for name, table in module._exact_tables.items():
+        if (buffer := module.get_buffer(name)).is_meta:
+            module.register_buffer(name, table.to(torch.get_default_device(), buffer.dtype), persistent=False)

@@ -133,7 +133,8 @@ class _Attention(nn.Module):
             function.fit(coordinates, size * torch.stack([coordinates**2, coordinates], dim=1), importance)
         codes = torch.empty(1, 0)
         if element is not None:
-            codes = F.normalize(nn.init.orthogonal_(torch.empty_like(element)), dim=1)
+            precise = torch.promote_types(element.dtype, torch.float32)  # torch orthogonalises nothing in 16 bits
+            codes = F.normalize(nn.init.orthogonal_(torch.empty_like(element, dtype=precise)), dim=1)
             element.copy_(PREFERENCE * root * codes)
 
         self.query.weight.mul_(CONTENT)
