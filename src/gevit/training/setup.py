@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import os
 from collections.abc import Callable
@@ -37,6 +38,7 @@ Outcome = TypeVar("Outcome")
 
 def make_fabric(config: TrainConfig) -> Fabric:
     """Devices and processes; those that torchrun started, if it did."""
+    atexit.register(_leave_the_others)
     devices, nodes = config.devices, config.nodes
     if "TORCHELASTIC_RUN_ID" in os.environ:
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
@@ -54,6 +56,12 @@ def make_fabric(config: TrainConfig) -> Fabric:
             f"cannot train with accelerator {config.accelerator!r}, devices {config.devices}, nodes {config.nodes} "
             f"and precision {config.precision!r} here: {error}"
         ) from error
+
+
+def _leave_the_others() -> None:
+    """Close the connections to the other processes: threads that still hold them as Python ends may abort it."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def _precision(config: TrainConfig) -> Precision:
