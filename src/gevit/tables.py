@@ -19,7 +19,7 @@ class TabulatedModule(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self._exact_tables: dict[str, Tensor] = {}
-        self.register_load_state_dict_post_hook(_leave_meta)
+        self.register_load_state_dict_post_hook(_leave_meta)  # type: ignore[no-untyped-call]
 
     def add_table(self, name: str, table: Tensor) -> None:
         """Have a table as an attribute: of indices, or of numbers in double precision."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import importlib
 import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 
 from gevit._version import __version__
 from gevit.rendering.words import printable
@@ -50,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _parser().print_help()
         return 2
     try:
-        code = int(args.run(args))
+        with _plain_warnings(args.command, debug):
+            code = int(args.run(args))
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # who reads our output has seen enough, as in `gevit data list | head`
@@ -63,6 +66,18 @@ def main(argv: Sequence[str] | None = None) -> int:
                 traceback.print_exception(error)
             print(printable(f"gevit {args.command}: {message}"), file=sys.stderr)
         return code
+
+
+@contextlib.contextmanager
+def _plain_warnings(command: str, debug: bool) -> Iterator[None]:
+    """Show a warning as a line for the user, without the line of code that it is about, unless that is asked for."""
+    formatted = warnings.formatwarning
+    if not debug:
+        warnings.formatwarning = lambda message, *_, **__: printable(f"gevit {command}: warning: {message}") + "\n"
+    try:
+        yield
+    finally:
+        warnings.formatwarning = formatted
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
