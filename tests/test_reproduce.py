@@ -118,6 +118,20 @@ def test_what_has_fewer_seeds_is_run_last(tmp_path: Path, trained: list[TrainCon
     ]
 
 
+@pytest.mark.usefixtures("sketched")
+def test_some_rows_are_run_and_all_are_drawn(
+    tmp_path: Path, trained: list[TrainConfig], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reproduce(tmp_path, "table1", "--budget", "smoke", "--rows", "5x5", "--seeds", "2") == 0
+    assert [(config.neighborhood, config.seed) for config in trained] == [(5, 0), (5, 0), (5, 1), (5, 1)]
+    table = (tmp_path / "results/table1/smoke/table.md").read_text()
+    assert "| 3x3 |" in table
+    assert reproduce(tmp_path, "table1", "--budget", "smoke", "--rows", "4x4") == 2
+    assert "'3x3', '5x5'" in capsys.readouterr().err
+    assert reproduce(tmp_path, "table1", "--budget", "smoke", "--rows", "5x5", "--draw-only") == 2
+    assert len(trained) == 4
+
+
 def test_accuracy_by_angle_is_that_of_the_kept_weights(tmp_path: Path) -> None:
     model, data, angles = create_model("r4_sa", pretrained=True).eval(), open_dataset("digits-upright"), (0.0, 45.0)
     save(model, info_of(model), tmp_path / "model.safetensors")

@@ -33,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds", type=int, default=argparse.SUPPRESS, metavar="N", help="repeat every run with seeds 0 to N-1"
     )
+    parser.add_argument(
+        "--rows", nargs="+", metavar="ROW", help="run only these rows, by their names in the table; all are drawn"
+    )
     parser.add_argument("--data-root", metavar="DIR", help="where data sets are; default: $GEVIT_DATA or the cache")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where results are kept")
     parser.add_argument("--runs", type=Path, default=Path("runs/reproduce"), metavar="DIR", help="where runs are kept")
@@ -52,8 +55,11 @@ def run(args: argparse.Namespace) -> int:
     from gevit.reproduce.runner import Workplace, run_study
 
     study = STUDIES[args.study](args.budget)
+    if args.rows and args.draw_only:
+        raise ValueError("--rows says what is run, and with --draw-only nothing is; leave out one of them")
+    chosen = study.only(args.rows) if args.rows else study
     if args.configs:
-        paths = [str(path) for path in _write_configs(study, args.budget, args.configs)]
+        paths = [str(path) for path in _write_configs(chosen, args.budget, args.configs)]
         print(json.dumps(paths, indent=2) if args.json else "\n".join(map(printable, paths)))
         return 0
     seeds = getattr(args, "seeds", seeds_of(study, args.budget))
@@ -61,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--seeds must be at least 1, got {seeds}")
     place = Workplace(args.results, args.runs, args.data_root, shlex.join(["gevit", *sys.argv[1:]]))
     folder = place.folder(study, args.budget)
-    if not args.draw_only and not run_study(study, args.budget, seeds, place, _say):
+    if not args.draw_only and not run_study(chosen, args.budget, seeds, place, _say):
         return 0  # all runs are being made by other processes
 
     from gevit.rendering.tables import make_console

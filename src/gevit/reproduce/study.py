@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -178,3 +178,11 @@ class Study:
     def runs(self) -> list[Cell]:
         """A cell for each run."""
         return list({cell.key: cell for cell in self.cells}.values())
+
+    def only(self, rows: Sequence[str]) -> Study:
+        """The same study with some of its rows."""
+        if unknown := [row for row in rows if row not in self.rows]:
+            raise ValueError(f"{self.name} has no row {unknown[0]!r}; choose of: {', '.join(map(repr, self.rows))}")
+        chosen = tuple(cell for cell in self.cells if cell.row in rows)
+        comparisons = tuple(pair for pair in self.comparisons if set(pair) <= set(rows))
+        return replace(self, cells=chosen, comparisons=comparisons)
