@@ -1,4 +1,4 @@
-"""Draws the pictures of the page on concepts: `python docs/draw.py` writes them to docs/images."""
+"""Draws pictures for the pages on concepts and on the paper: `python docs/draw.py` writes them to docs/images."""
 
 from __future__ import annotations
 
@@ -13,8 +13,25 @@ import gevit
 from gevit.data import open_dataset
 from gevit.encoding import element_table
 from gevit.groups import Cyclic, Dihedral, Group
+from gevit.rendering import charts
+from gevit.reproduce.results import read_results
+from gevit.reproduce.studies import STUDIES
+from gevit.reproduce.study import Cell
 
 FOLDER = Path(__file__).parent / "images"
+RESULTS = Path(__file__).parents[1] / "results"
+# Studies with both encodings, and what their networks were trained on.
+PAIRED = {
+    "converged": "10,000 digits",
+    "angles": "nano, 4,000 upright digits",
+    "encodings": "3,000 digits, other recipe",
+    "table1": "3,000 digits",
+    "table2": "3,000 digits",
+    "reflections": "3,000 digits",
+    "table3": "tissue",
+    "tissue": "tiny, tissue",
+    "photographs": "tiny, photographs",
+}
 ORIENTATIONS = ["#4269d0", "#efb118", "#ff725c", "#3ca951"]  # one colour an element of C4
 
 
@@ -92,7 +109,47 @@ def draw_encoding() -> None:
     figure.savefig(FOLDER / "encoding.png", dpi=150)
 
 
+def _pairs() -> dict[str, tuple[list[float], float | None]]:
+    """GE-ViT minus GSA-Nets in points: of every seed of runs that differ in nothing else, and in the paper."""
+    pairs: dict[str, tuple[list[float], float | None]] = {}
+    for name, what in PAIRED.items():
+        study = STUDIES[name]("cpu")
+        results = read_results(study, "cpu", RESULTS / name / "cpu")
+        cells: dict[str, dict[str, Cell]] = {}
+        for cell in study.runs:
+            others = {setting: value for setting, value in cell.settings.items() if setting != "encoding"}
+            cells.setdefault(str(others), {})[cell.settings.get("encoding", "ge")] = cell
+        for ge, gsa in ((pair["ge"], pair["gsa"]) for pair in cells.values() if "gsa" in pair):
+            ours, theirs = ({result.seed: result.test_accuracy for result in results[cell.key]} for cell in (ge, gsa))
+            side = ge.settings.get("neighborhood", 5)
+            label = f"{ge.settings['model'].upper()}{f' {side}x{side}' if side != 5 else ''}, {what}"
+            paper = ge.paper - gsa.paper if ge.paper and gsa.paper else None
+            points = [100 * (ours[seed] - theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
+            if len(points) > len(pairs.get(label, ([], None))[0]):  # tables share runs
+                pairs[label] = points, paper
+    return pairs
+
+
+def draw_pairs() -> None:
+    """The differences: a dot for each seed, and a diamond for the paper."""
+    pairs = _pairs()
+    ours = [(point, row) for row, (points, _) in enumerate(pairs.values()) for point in points]
+    paper = [(point, row) for row, (_, point) in enumerate(pairs.values()) if point is not None]
+    figure, axes = plt.subplots(figsize=(charts.WIDTH, 0.25 * len(pairs) + 1), layout="constrained")
+    axes.plot(*zip(*ours, strict=True), "o", color=charts.BLUE, alpha=0.8, label="ours, a seed each")
+    axes.plot(*zip(*paper, strict=True), "D", mfc="none", color=charts.ORANGE, label="the paper")
+    axes.axvline(0, color=charts.INK, linewidth=1)
+    axes.set_yticks(range(len(pairs)), list(pairs))
+    axes.invert_yaxis()
+    axes.set_xlabel("accuracy of GE-ViT minus that of GSA-Nets, points")
+    axes.legend(frameon=False, fontsize=charts.FONT)
+    charts.style(axes)
+    charts.save(figure, FOLDER / "pairs.png")
+    print(f"GE-ViT is ahead in {sum(point > 0 for point, _ in ours)} of {len(ours)} pairs")
+
+
 if __name__ == "__main__":
+    draw_pairs()
     draw_group()
     draw_lifting()
     draw_encoding()
