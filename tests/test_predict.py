@@ -266,9 +266,11 @@ def test_images_that_are_right_do_not_look_inverted() -> None:
     assert all(looks_inverted(1 - image, info()) for image in images)
     bright = info(mean=(0.9,), std=(0.2,))
     assert all(looks_inverted(image, bright) for image in images)
-    photographs = info(mean=(0.49, 0.48, 0.45), std=(0.25, 0.24, 0.26), in_channels=3)
+    photographs = info(mean=(0.38,), std=(0.15,))
+    forests = info(mean=(0.2, 0.25, 0.2), std=(0.1, 0.1, 0.1), in_channels=3)
     for shade in (0.0, 0.3, 0.7, 1.0):
-        assert not looks_inverted(torch.full((3, 8, 8), shade), photographs), "negatives are about as bright"
+        assert not looks_inverted(torch.full((1, 8, 8), shade), photographs), "negatives are about as bright"
+        assert not looks_inverted(torch.full((3, 8, 8), shade), forests), "a bright field is no negative of a forest"
 
 
 @pytest.mark.parametrize("flag", ["--top", "--batch-size"])

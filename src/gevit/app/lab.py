@@ -23,7 +23,7 @@ from gevit.app.turning import Move, Turning
 from gevit.app.uploads import Refused, decode_upload, is_pickle, name_of_content
 from gevit.data import DataSet, list_datasets, open_dataset
 from gevit.evaluation.matching import check_match
-from gevit.evaluation.predict import looks_inverted
+from gevit.evaluation.predict import contrast, looks_inverted
 from gevit.models.base import EquivariantModel, info_of
 from gevit.persistence import load
 
@@ -142,8 +142,7 @@ class Lab:
         if drawn:
             pixels = like_mnist(pixels)
         elif looks_inverted(pixels, info):
-            known = "bright on dark" if sum(info.mean) < 0.5 * len(info.mean) else "dark on bright"
-            pixels, note = 1 - pixels, f"Shown as its negative: these models know {known}."
+            pixels, note = 1 - pixels, f"Shown as its negative: these models know {contrast(info)}."
         image = name_of_content(content + (b"drawn" if drawn else b""))
         self._pictures[name, image] = Picture(pixels, note=note)
         return {"image": image, "note": note}

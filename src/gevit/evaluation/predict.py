@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gevit.data.archive import NAMES, Location
-from gevit.data.decode import GREY_OR_COLOUR, SUFFIXES, UnreadableImage, read_image
+from gevit.data.decode import SUFFIXES, UnreadableImage, read_image
 from gevit.data.folder import image_files, located
 from gevit.evaluation.evaluate import predict_logits
 from gevit.models.base import info_of
@@ -98,15 +98,21 @@ def predict(
 
 
 def looks_inverted(image: Float[Tensor, "channels side side"], info: ModelInfo) -> bool:
-    """Whether an image, pixels in [0, 1], is more than twice as near in brightness to negatives of the training images.
+    """Whether a grey image, pixels in [0, 1], is more than twice as near in brightness to negatives of its kind.
 
-    Where negatives are about as bright as the images themselves (most photographs), that tells nothing: False.
+    Where the images trained on were not clearly bright on dark or dark on bright, that tells nothing: False. Nor does
+    it of colours and bands: a photograph of a bright field is not the negative of one of a dark forest.
     """
-    if info.in_channels not in GREY_OR_COLOUR or not 0 <= min(info.mean) <= max(info.mean) <= 1:
-        return False  # bands are no brightness, and only fractions have negatives
-    brightness, usual, spread = (float(np.mean(values)) for values in (image.numpy(), info.mean, info.std))
-    apart = abs((1 - usual) - usual) > 1.5 * spread
-    return apart and 2 * abs(brightness - (1 - usual)) < abs(brightness - usual)
+    if info.in_channels != 1 or not contrast(info):
+        return False
+    brightness, [usual] = float(image.mean()), info.mean
+    return 2 * abs(brightness - (1 - usual)) < abs(brightness - usual)
+
+
+def contrast(info: ModelInfo) -> str:
+    """Which of foreground and background was bright in the images trained on; empty if neither was, clearly."""
+    usual = float(np.mean(info.mean))
+    return "bright on dark" if 0 <= usual < 0.3 else "dark on bright" if 0.7 < usual <= 1 else ""
 
 
 def expected_images(info: ModelInfo) -> str:
@@ -118,10 +124,10 @@ def expected_images(info: ModelInfo) -> str:
     """
     usual = float(np.mean(info.mean))
     colour = {1: "grey", 3: "colour"}.get(info.in_channels, f"{info.in_channels}-band")
-    contrast = ", bright on dark" if usual < 0.3 else ", dark on bright" if usual > 0.7 else ""
     source = f", as in {info.data}" if info.data else ""
     size = f"{info.image_size}x{info.image_size}"
-    return f"{colour} images{contrast} (mean brightness {usual:.2f}){source}; they are scaled to {size}"
+    known = f", {contrast(info)}" if contrast(info) else ""
+    return f"{colour} images{known} (mean brightness {usual:.2f}){source}; they are scaled to {size}"
 
 
 def _most_probable(
