@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean
 
 import matplotlib as mpl
 import torch
@@ -12,6 +13,7 @@ from matplotlib.axes import Axes
 import gevit
 from gevit.data import open_dataset
 from gevit.encoding import element_table
+from gevit.evaluation.metrics import mean_interval
 from gevit.groups import Cyclic, Dihedral, Group
 from gevit.rendering import charts
 from gevit.reproduce.results import read_results
@@ -23,6 +25,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 # Studies with both encodings, and what their networks were trained on.
 PAIRED = {
     "converged": "10,000 digits",
+    "sizes": "nano, {limit_train:,} digits",
     "angles": "nano, 4,000 upright digits",
     "encodings": "3,000 digits, other recipe",
     "table1": "3,000 digits",
@@ -122,7 +125,9 @@ def _pairs() -> dict[str, tuple[list[float], float | None]]:
         for ge, gsa in ((pair["ge"], pair["gsa"]) for pair in cells.values() if "gsa" in pair):
             ours, theirs = ({result.seed: result.test_accuracy for result in results[cell.key]} for cell in (ge, gsa))
             side = ge.settings.get("neighborhood", 5)
-            label = f"{ge.settings['model'].upper()}{f' {side}x{side}' if side != 5 else ''}, {what}"
+            label = (
+                f"{ge.settings['model'].upper()}{f' {side}x{side}' if side != 5 else ''}, {what.format(**ge.settings)}"
+            )
             paper = ge.paper - gsa.paper if ge.paper and gsa.paper else None
             points = [100 * (ours[seed] - theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
             if len(points) > len(pairs.get(label, ([], None))[0]):  # tables share runs
@@ -145,7 +150,17 @@ def draw_pairs() -> None:
     axes.legend(frameon=False, fontsize=charts.FONT)
     charts.style(axes)
     charts.save(figure, FOLDER / "pairs.png")
-    print(f"GE-ViT is ahead in {sum(point > 0 for point, _ in ours)} of {len(ours)} pairs")
+    rotated = [
+        point
+        for row, (points, _) in pairs.items()
+        if row.endswith("digits") and "upright" not in row
+        for point in points
+    ]
+    for where, points in (("all", [point for point, _ in ours]), ("rotated digits", rotated)):
+        print(
+            f"{where}: GE-ViT is ahead in {sum(point > 0 for point in points)} of {len(points)} pairs, by "
+            f"{fmean(points):+.2f} points on average, 95% interval {'{:+.2f} to {:+.2f}'.format(*mean_interval(points))}"
+        )
 
 
 if __name__ == "__main__":

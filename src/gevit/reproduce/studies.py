@@ -246,13 +246,14 @@ def reflections(budget: str) -> Study:
     )
 
 
-# By name: the model, and whether half of its training images are rotated by any angle.
-SYMMETRIES: dict[str, tuple[str, bool]] = {
-    "Z2_SA": ("z2_sa", False),
-    "Z2_SA, augmented": ("z2_sa", True),
-    "R4_SA": ("r4_sa", False),
-    "R8_SA": ("r8_sa", False),
-    "D4_SA": ("d4_sa", False),
+# By name: the model, whether half of its training images are rotated by any angle, and its encoding if it is not GE-ViT's.
+NETWORKS: dict[str, dict[str, str | bool]] = {
+    "Z2_SA": {"model": "z2_sa", "rotate": False},
+    "Z2_SA, augmented": {"model": "z2_sa", "rotate": True},
+    "R4_SA": {"model": "r4_sa", "rotate": False},
+    "R8_SA": {"model": "r8_sa", "rotate": False},
+    "D4_SA": {"model": "d4_sa", "rotate": False},
+    f"R4_SA, {GSA}": {"model": "r4_sa", "rotate": False, "encoding": "gsa"},
 }
 SLOW = ("r8_sa", "d4_sa")  # they take three times as long as r4_sa
 AUGMENTED = "augmented: half of the training images are rotated by any angle, anew in every epoch"
@@ -272,11 +273,11 @@ def sizes(budget: str) -> Study:
             Cell(
                 f"{size:,}",
                 column,
-                {"model": model, "limit_train": size, "epochs": epochs[size], "rotate": rotate},
-                most_seeds=1 if model in SLOW else None,
+                {"model": network["model"], "limit_train": size, "epochs": epochs[size], **network},
+                most_seeds=1 if network["model"] in SLOW else None,
             )
             for size in epochs
-            for column, (model, rotate) in SYMMETRIES.items()
+            for column, network in NETWORKS.items()
         ),
         notes=(AUGMENTED, MIRRORED, "within a row all networks see the same images equally often"),
         seeds=3,
@@ -286,8 +287,6 @@ def sizes(budget: str) -> Study:
 def angles(budget: str) -> Study:
     """Which rotations a model handles that it has never been shown."""
     step = 15
-    networks = {row: {"model": model, "rotate": rotate} for row, (model, rotate) in SYMMETRIES.items()}
-    networks[f"R4_SA, {GSA}"] = {"model": "r4_sa", "rotate": False, "encoding": "gsa"}
     measures = {"upright": accuracy_on_test, "mean of all angles": mean_over_angles, "worst angle": worst_angle}
     return Study(
         name="angles",
@@ -296,7 +295,7 @@ def angles(budget: str) -> Study:
         row_title="model",
         cells=tuple(
             Cell(row, column, settings, measure=measure, most_seeds=2 if settings["model"] in SLOW else None)
-            for row, settings in _rows(networks.items(), budget)
+            for row, settings in _rows(NETWORKS.items(), budget)
             for column, measure in measures.items()
         ),
         notes=(
