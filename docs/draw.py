@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 
@@ -150,17 +151,11 @@ def draw_pairs() -> None:
     axes.legend(frameon=False, fontsize=charts.FONT)
     charts.style(axes)
     charts.save(figure, FOLDER / "pairs.png")
-    rotated = [
-        point
-        for row, (points, _) in pairs.items()
-        if row.endswith("digits") and "upright" not in row
-        for point in points
-    ]
-    for where, points in (("all", [point for point, _ in ours]), ("rotated digits", rotated)):
-        print(
-            f"{where}: GE-ViT is ahead in {sum(point > 0 for point in points)} of {len(points)} pairs, by "
-            f"{fmean(points):+.2f} points on average, 95% interval {'{:+.2f} to {:+.2f}'.format(*mean_interval(points))}"
-        )
+    rotated = [points for row, (points, _) in pairs.items() if row.endswith("digits") and "upright" not in row]
+    for where, points in (("all", [point for point, _ in ours]), ("rotated digits", [*chain(*rotated)])):
+        ahead, (low, high) = sum(point > 0 for point in points), mean_interval(points)
+        print(f"{where}: GE-ViT is ahead in {ahead} of {len(points)} pairs")
+        print(f"  by {fmean(points):+.2f} points on average, 95% interval {low:+.2f} to {high:+.2f}")
 
 
 if __name__ == "__main__":

@@ -246,14 +246,14 @@ def reflections(budget: str) -> Study:
     )
 
 
-# By name: the model, whether half of its training images are rotated by any angle, and its encoding if it is not GE-ViT's.
+# By name: the model, whether half of its training images are rotated by any angle; the encoding, if not GE-ViT's.
 NETWORKS: dict[str, dict[str, str | bool]] = {
     "Z2_SA": {"model": "z2_sa", "rotate": False},
     "Z2_SA, augmented": {"model": "z2_sa", "rotate": True},
     "R4_SA": {"model": "r4_sa", "rotate": False},
+    f"R4_SA, {GSA}": {"model": "r4_sa", "rotate": False, "encoding": "gsa"},
     "R8_SA": {"model": "r8_sa", "rotate": False},
     "D4_SA": {"model": "d4_sa", "rotate": False},
-    f"R4_SA, {GSA}": {"model": "r4_sa", "rotate": False, "encoding": "gsa"},
 }
 SLOW = ("r8_sa", "d4_sa")  # they take three times as long as r4_sa
 AUGMENTED = "augmented: half of the training images are rotated by any angle, anew in every epoch"
