@@ -182,8 +182,9 @@ def test_training_is_bitwise_repeatable_with_as_many_threads(count: int) -> None
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
-def test_empty_batch() -> None:
-    assert gevit.create_model("r4_sa").eval()(torch.zeros(0, 1, 28, 28)).shape == (0, 10)
+@pytest.mark.parametrize("backend", ["auto", "factored", "reference"])
+def test_empty_batch(backend: str) -> None:
+    assert gevit.create_model("r4_sa", backend=backend).eval()(torch.zeros(0, 1, 28, 28)).shape == (0, 10)
 
 
 def test_dropout_is_on_in_training_alone() -> None:

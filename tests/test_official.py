@@ -111,6 +111,13 @@ def test_pools_truncate_as_the_authors_do() -> None:
     assert_equivariant(model.eval(), x, model.group)
 
 
+def test_a_saved_model_of_the_authors_pools_as_they_do(tmp_path: Path) -> None:
+    loaded = official.load(authors_state(gevit.create_model("z2_sa", "pcam", neighborhood=3)), "z2_sa", "pcam", 3)
+    loaded.save_pretrained(tmp_path)
+    x = torch.randn(1, 3, 50, 50)  # an odd map is pooled on the way
+    assert torch.equal(gevit.load(tmp_path)(x), loaded(x))
+
+
 class TestBadCheckpoints:
     @pytest.fixture
     def state(self) -> dict[str, Tensor]:

@@ -133,6 +133,8 @@ def test_arguments_that_make_no_sense() -> None:
         gevit.Orbit(cnn(), "d4")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="an Orbit averages logits"):
         gevit.Orbit(nn.Conv2d(2, 3, 3).double(), Cyclic(4))(images(9, 9))
+    with pytest.raises(ValueError, match="an Orbit averages logits .*; the model returns a list"):
+        gevit.Orbit(gevit.create_model("z2_sa", "nano", features_only=True), Cyclic(4))(torch.randn(1, 1, 8, 8))
     for name in ("d", "4", "e4", "c0", "d-1", "c100", "c4 "):
         with pytest.raises(ValueError, match="unknown group"):
             named_group(name)

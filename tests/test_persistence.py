@@ -214,13 +214,14 @@ class TestDamage:
         ({"preset": "mnist"}, "unknown preset 'mnist'"),
         ({"encoding": "x"}, "unknown encoding 'x'"),
         ({"pooling": None}, "pooling must be text, got None"),
-        ({"classes": None}, "classes must be a list, got None"),
-        ({"classes": "abc"}, "classes must be a list, got 'abc'"),
+        ({"classes": None}, r"classes must be a tuple \(in JSON, a list\), got None"),
+        ({"classes": "abc"}, r"classes must be a tuple \(in JSON, a list\), got 'abc'"),
         ({"classes": ["a", 1, "c"]}, "classes must be text, got 1"),
         ({"classes": ["a", "\udc80", "c"]}, "classes must be text that UTF-8 can write"),
         ({"mean": [float("nan")]}, "mean must hold finite numbers, got nan"),
         ({"mean": [[0.5]]}, r"mean must hold finite numbers, got \[0.5\]"),
         ({"std": [float("inf")]}, "std must hold finite numbers, got inf"),
+        ({"truncate": 1}, "truncate must be true or false, got 1"),
         ({"trained": []}, "trained must be an object"),
         ({"surprise": 1}, "unknown field 'surprise'; valid: name, "),
     ],
@@ -368,4 +369,5 @@ def test_the_default_precision_does_not_matter() -> None:
 
 def test_the_weights_of_a_hub_folder_can_be_named(tmp_path: Path) -> None:
     gevit.create_model("r4_sa", preset="nano", pretrained=True).save_pretrained(tmp_path)
-    assert gevit.load(tmp_path / "model.safetensors").info == gevit.load(tmp_path).info
+    for name in ("model.safetensors", "config.json"):
+        assert gevit.load(tmp_path / name).info == gevit.load(tmp_path).info

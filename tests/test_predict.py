@@ -96,6 +96,24 @@ def test_every_format_gives_the_same_answer(run_folder: Path, pictures: Path) ->
         assert list(prediction.probabilities) == sorted(prediction.probabilities, reverse=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_model_in_another_precision(dtype: torch.dtype, pictures: Path, tmp_path: Path) -> None:
+    model = gevit.create_model("r4_sa", preset="nano", pretrained=True)
+    model.to(dtype).save_pretrained(tmp_path)
+    [answer] = predict(gevit.load(tmp_path), [pictures / "grey.png"])
+    [usual] = predict(gevit.create_model("r4_sa", preset="nano", pretrained=True), [pictures / "grey.png"])
+    assert answer.classes == usual.classes
+    assert answer.probabilities == pytest.approx(usual.probabilities, abs=0.05)
+    assert main(["predict", "--checkpoint", str(tmp_path), str(pictures / "grey.png")]) == 0
+    assert main(["evaluate", "--checkpoint", str(tmp_path), "--data", "digits", "--limit", "4"]) == 0
+
+
+def test_features_are_no_prediction(pictures: Path, tmp_path: Path) -> None:
+    gevit.create_model("r4_sa", preset="nano", num_classes=0).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="has no classes"):
+        next(predict(gevit.load(tmp_path), [pictures / "grey.png"]))
+
+
 def test_names_folders_and_globs(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(pictures)
     assert find_images(["grey.png", "./deep", "*.png"]) == [

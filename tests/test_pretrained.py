@@ -58,6 +58,10 @@ def test_of_a_digit_and_its_mirror_image_only_the_restricted_weights_know_which_
         assert ((logits - mirrored).abs().max() > 1e-3 * logits.abs().max()) == tells_them_apart
 
 
+def test_none_are_random_weights() -> None:
+    assert gevit.create_model("r4_sa", preset="nano", pretrained=None).info is None
+
+
 def test_models_without_weights_say_which_have_some() -> None:
     with pytest.raises(ValueError, match="there are no pretrained weights of 'r16_sa'"):
         gevit.create_model("r16_sa", pretrained=True)

@@ -61,11 +61,11 @@ class Orbit(nn.Module):
         """Run the model on the orbit of each image, and reduce."""
         answers = []
         for exact, rest in self._factors:
-            answers.append(self.model(self.group.act_on_image(self.group.act_on_image(x, exact), rest)))
-            if answers[-1].ndim != 2:
-                raise ValueError(
-                    f"an Orbit averages logits [batch, classes]; the model returns {tuple(answers[-1].shape)}"
-                )
+            answer = self.model(self.group.act_on_image(self.group.act_on_image(x, exact), rest))
+            if not isinstance(answer, Tensor) or answer.ndim != 2:
+                found = tuple(answer.shape) if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
+                raise ValueError(f"an Orbit averages logits [batch, classes]; the model returns {found}")
+            answers.append(answer)
         out: Tensor = REDUCTIONS[self.reduce](torch.stack(answers))
         return out
 

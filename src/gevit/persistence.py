@@ -93,10 +93,12 @@ def load(path: str | Path, backend: str = "auto") -> EquivariantModel:
 
 def is_as_loaded(model: EquivariantModel) -> bool:
     """Whether weights and `info` are still those of the file that the model was loaded from."""
-    if model.origin is None or model.info is None or not model.origin.is_file():
+    if model.origin is None or not all(path.is_file() for path in _pair(model.origin)):
         return False
-    metadata, _ = _read_weights(model.origin)
-    return metadata.get(_DIGEST) == _digest(model.info.to_json().encode(), _state(model))
+    weights_path, info_path = _pair(model.origin)
+    metadata, _ = _read_weights(weights_path)
+    text, info = _read_info(info_path)
+    return info == model.info and metadata.get(_DIGEST) == _digest(text, _state(model))
 
 
 def _state(model: nn.Module) -> dict[str, Tensor]:
@@ -110,6 +112,8 @@ def _pair(path: str | Path) -> tuple[Path, Path]:
         raise ValueError(f"there is no {path}; expected the folder of a run, or a .safetensors file")
     if path.is_dir():
         path = path / IN_RUN_FOLDER
+    if path.name == HUB_CONFIG and not path.with_suffix(".safetensors").exists():
+        path = path.with_name(IN_RUN_FOLDER)
     hub_config = path.with_name(HUB_CONFIG)
     if path.name == IN_RUN_FOLDER and hub_config.is_file() and not path.with_suffix(".json").exists():
         return path, hub_config

@@ -32,7 +32,7 @@ def create_model(
     encoding: str | Sequence[str] = ...,
     pooling: str = ...,
     backend: str = ...,
-    pretrained: bool | str = ...,
+    pretrained: bool | str | None = ...,
     restrict: str | None = ...,
     initialisation: str | None = ...,
     features_only: Literal[False] = ...,
@@ -49,7 +49,7 @@ def create_model(
     encoding: str | Sequence[str] = ...,
     pooling: str = ...,
     backend: str = ...,
-    pretrained: bool | str = ...,
+    pretrained: bool | str | None = ...,
     restrict: str | None = ...,
     initialisation: str | None = ...,
     *,
@@ -67,7 +67,7 @@ def create_model(
     encoding: str | Sequence[str] = "ge",
     pooling: str = "max_mean",
     backend: str = "auto",
-    pretrained: bool | str = False,
+    pretrained: bool | str | None = False,
     restrict: str | None = None,
     initialisation: str | None = None,
     features_only: bool = False,
@@ -98,6 +98,7 @@ def create_model(
             name, such as `"eurosat"`, or True for the default ones (see `gevit.list_pretrained`). Their classes,
             normalisation and training are in `model.info`. Another `num_classes` gives them a new classifier, with
             random weights, to be trained. Options that are left at their defaults are theirs; others are refused.
+            False or None for random weights.
         restrict: the subgroup that feature maps live on from the last stage on, such as `"c4"`, or from stage 2 on,
             `"c4@2"`; the model is equivariant to that subgroup (see `GroupTransformer`).
         initialisation: how the attention of random weights starts: `"paper"`, or `"convolution"`, each head at a pixel
@@ -117,7 +118,7 @@ def create_model(
         "pooling": pooling,
         "restrict": restrict,
     }
-    if pretrained is False:
+    if pretrained is None or pretrained is False:
         model = build_model(name, preset, **options, backend=backend, initialisation=initialisation)
     elif initialisation is not None:
         raise ValueError(
@@ -137,8 +138,9 @@ def _load_pretrained(
     check_choice("model", name, list_models())
     check_choice("preset", preset, PRESETS)
     model = load(pretrained_path(name, preset, pretrained), backend)
-    for option, trained in info_of(model).options.items():
-        value, default = options[option], inspect.signature(build_model).parameters[option].default
+    trained_options = info_of(model).options
+    for option, value in options.items():
+        trained, default = trained_options[option], inspect.signature(build_model).parameters[option].default
         if value in (trained, default):
             continue
         if option != "num_classes":

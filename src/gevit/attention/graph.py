@@ -49,7 +49,8 @@ def forward(
         if groups == pixels:
             return x @ vectors
         together = x.flatten(2, 3).unsqueeze(2) @ vectors
-        return together.view(*together.shape[:2], pixels, -1, together.shape[4])
+        apart: Tensor = together.unflatten(3, (pixels, x.shape[3])).squeeze(2)
+        return apart
 
     q = (scale * query).permute(0, 2, 3, 4, 5, 1).flatten(3, 4)  # b n q p c
     k, v = (x.permute(0, 2, 4, 5, 3, 1).flatten(2, 3) for x in (key, value))  # b n p m c

@@ -81,7 +81,8 @@ class Call(NamedTuple):
             signal = self.query[images]
             weight = torch.cat([self.projections.weight, self.projections.bias[:, :, None]], 2).flatten(0, 1)
             projected = weight.expand(signal.shape[0], -1, -1) @ _with_ones(signal)
-            query, key, value = projected.view(signal.shape[0], 3, -1, self.heads, *signal.shape[2:]).unbind(1)
+            channels = self.projections.weight.shape[1] // self.heads
+            query, key, value = projected.view(signal.shape[0], 3, channels, self.heads, *signal.shape[2:]).unbind(1)
         return query, key, value, self.positions, self.scale, self.dropout._replace(first_image=images.start)
 
     def mixed_shape(self, images: slice) -> tuple[int, ...]:

@@ -94,7 +94,7 @@ def equivariance_of(
         model: in evaluation mode.
         images: a few, as the model takes them, on any device.
     """
-    images = images.to(_device(model))
+    images = _as_weights(model, images)
     logits = measure(model, images, model.group)
     return (logits,) if isinstance(model, Orbit) else (logits, measure(model.forward_features, images, model.group))
 
@@ -120,10 +120,11 @@ def predict_logits(
 ) -> Float[Tensor, "n classes"]:
     """Logits, on the CPU, of images as the model takes them, without gradients and in evaluation mode.
 
-    They are computed where the model is: `model.to(device)` decides.
+    They are computed where the model is and as precisely as its weights are: `model.to(...)` decides.
     """
     with torch.inference_mode(), in_evaluation_mode(model):
-        logits: Tensor = model(images.to(_device(model))).cpu()
+        logits: Tensor = model(_as_weights(model, images)).cpu()
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # 16 bits are too few for probabilities
     broken = int((~logits.isfinite()).any(1).sum())
     if broken:
         raise ValueError(f"the model gives logits that are not finite for {broken} of {len(images)} images")
@@ -132,5 +133,6 @@ def predict_logits(
     return logits
 
 
-def _device(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device
+def _as_weights(model: nn.Module, images: Tensor) -> Tensor:
+    """The images on the device and in the precision of the model; as they are if it has no weights."""
+    return images.to(next(model.parameters(), images))

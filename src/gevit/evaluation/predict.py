@@ -86,6 +86,8 @@ def predict(
         invert: take the negative of every image, for dark on bright where the model knows bright on dark.
     """
     info = info_of(model)
+    if not info.num_classes:
+        raise ValueError("this model gives features and has no classes (num_classes=0): predict with a classifier")
     for start in range(0, len(paths), batch_size):
         read = {path: _read(path, info, invert) for path in paths[start : start + batch_size]}
         images = [image for image in read.values() if isinstance(image, Tensor)]

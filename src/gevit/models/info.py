@@ -34,6 +34,7 @@ class ModelInfo:
         encoding: the positional encoding, or one for each stage.
         pooling: the invariant pooling.
         restrict: the subgroup of late feature maps, None for the whole group.
+        truncate: whether max-pools drop the last row and column of odd sides, as the authors' code does.
         classes: the names of the classes, in the order of the logits.
         image_size: side of the images it was trained on.
         mean: per channel, subtracted from pixels in [0, 1].
@@ -50,6 +51,7 @@ class ModelInfo:
     encoding: str | tuple[str, ...] = "ge"
     pooling: str = "max_mean"
     restrict: str | None = None
+    truncate: bool = False
     classes: tuple[str, ...]
     image_size: int
     mean: tuple[float, ...]
@@ -68,6 +70,8 @@ class ModelInfo:
             check_choice("encoding", encoding, ENCODINGS)
         if self.restrict is not None:
             _check_text("restrict", self.restrict)
+        if not isinstance(self.truncate, bool):
+            raise TypeError(f"truncate must be true or false, got {self.truncate!r:.80}")
         for neighborhood in neighborhoods:
             _check_at_most("neighborhood", check_neighborhood(neighborhood) or 0)
         _check_at_most("num_classes", check_num_classes(self.num_classes))
@@ -76,7 +80,7 @@ class ModelInfo:
         for name, wanted in (("classes", self.num_classes), ("mean", self.in_channels), ("std", self.in_channels)):
             values = getattr(self, name)
             if not isinstance(values, tuple):
-                raise TypeError(f"{name} must be a list, got {values!r:.80}")
+                raise TypeError(f"{name} must be a tuple (in JSON, a list), got {values!r:.80}")
             if len(values) != wanted:
                 raise ValueError(f"{name} must have {wanted} entries for this model, got {len(values)}")
         for label in self.classes:
@@ -92,8 +96,8 @@ class ModelInfo:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What `create_model` takes besides name and preset."""
-        names = ("in_channels", "num_classes", "neighborhood", "encoding", "pooling", "restrict")
+        """What `build_model` takes besides name and preset."""
+        names = ("in_channels", "num_classes", "neighborhood", "encoding", "pooling", "restrict", "truncate")
         return {name: getattr(self, name) for name in names}
 
     def with_classes(self, num_classes: int) -> ModelInfo:

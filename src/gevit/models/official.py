@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from gevit._checks import check_choice
-from gevit.layers import Block, GroupAttention, LiftingAttention, MaxPool
+from gevit.layers import Block, GroupAttention, LiftingAttention
 from gevit.linear import Norm, Pointwise
 from gevit.models.registry import SELF_ATTENTION, build_model
 from gevit.models.transformer import GroupTransformer
@@ -50,7 +50,7 @@ def load(
     if encoding not in ("ge", "gsa"):
         raise ValueError(f"the authors' code has the encodings 'ge' and 'gsa', got {encoding!r}")
     check_choice("model of the authors' code", name, SELF_ATTENTION)
-    model = build_model(name, preset, neighborhood=neighborhood, encoding=encoding, pooling="sum_max")
+    model = build_model(name, preset, neighborhood=neighborhood, encoding=encoding, pooling="sum_max", truncate=True)
     assert isinstance(model, GroupTransformer)
     if model.group.reflections and model.group.rotations > 1:
         warnings.warn(
@@ -58,9 +58,6 @@ def load(
             "other logits here; fine-tune them, or train from scratch",
             stacklevel=2,
         )
-    for layer in model.modules():
-        if isinstance(layer, MaxPool):
-            layer.truncate = True
     found = _read(path_or_state_dict)
     expected = _layout(model)
     _check(found, expected)

@@ -54,8 +54,13 @@ def build_model(
     backend: str = "auto",
     restrict: str | None = None,
     initialisation: str | None = None,
+    truncate: bool = False,
 ) -> EquivariantModel:
-    """Build a model by name, with random weights; the arguments are those of `gevit.create_model`."""
+    """Build a model by name, with random weights.
+
+    The arguments are those of `gevit.create_model`, and `truncate`, which only the authors' weights want (see
+    `GroupTransformer`).
+    """
     check_choice("model", name, list_models())
     architecture = PRESETS[check_choice("preset", preset, PRESETS)]
     if in_channels is not None:
@@ -73,6 +78,7 @@ def build_model(
             backend=backend,
             restrict=restrict,
             initialisation=initialisation,
+            truncate=truncate,
         )
         model: EquivariantModel = _BASELINES[name](architecture)
     else:
@@ -85,6 +91,7 @@ def build_model(
             backend=backend,
             restrict=restrict,
             initialisation=initialisation,
+            truncate=truncate,
         )
     model.recipe = {
         "name": name,
@@ -93,6 +100,7 @@ def build_model(
         "encoding": _hashable(encoding),
         "pooling": pooling,
         "restrict": restrict,
+        "truncate": truncate,
     }
     return model
 

@@ -44,6 +44,7 @@ class GroupTransformer(EquivariantModel):
             alone: early layers share weights among more orientations than late ones tell apart.
         initialisation: how attention starts, `"paper"` or `"convolution"` (see `GroupAttention`); None for what the
             architecture is made for: the paper's as in the paper, the others like a convolution.
+        truncate: whether max-pools drop the last row and column of odd sides, as the authors' code does.
 
     Attributes:
         group: the group the network is equivariant to, besides translations.
@@ -61,6 +62,7 @@ class GroupTransformer(EquivariantModel):
         backend: str = "auto",
         restrict: str | None = None,
         initialisation: str | None = None,
+        truncate: bool = False,
     ) -> None:
         initialisation = initialisation or ("convolution" if preset.stem else "paper")
         stages = len(preset.stages)
@@ -94,7 +96,7 @@ class GroupTransformer(EquivariantModel):
                 self.body[f"stage{number}_{name}"] = layer
             width = stage.width
             if number < stages or preset.pool_last:
-                self.body[f"stage{number}_pool"] = Downsample() if preset.stem else MaxPool()
+                self.body[f"stage{number}_pool"] = Downsample() if preset.stem else MaxPool(truncate)
                 if preset.pool_dropout:
                     self.body[f"stage{number}_dropout"] = Dropout(preset.pool_dropout)
         if preset.stem:
