@@ -9,6 +9,7 @@ from unittest import mock
 
 import pytest
 import torch
+from PIL import Image
 
 import gevit
 from gevit.cli import main
@@ -79,6 +80,7 @@ def test_bad_flags_exit_with_usage(flags: list[str], message: str, capsys: pytes
     [
         (["train", "--modle", "r4_sa"], "did you mean --model?"),
         (["bench", "--modell=r4_sa"], "did you mean --model?"),
+        (["figures", "--list"], "see `gevit figures --help`"),
         (["train", "--zzzzzz"], "see `gevit train --help`"),
         (["--foo"], "see `gevit --help`"),
     ],
@@ -91,6 +93,26 @@ def test_unknown_flags_are_one_line_that_says_what_to_do(
     [line] = capsys.readouterr().err.splitlines()
     assert words[-1].partition("=")[0] in line or words[1] in line
     assert line.endswith(hint)
+
+
+def test_ctrl_c_before_the_command_is_known(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(words: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gevit.cli.parse", interrupted)
+    assert main(["bench"]) == 130
+    assert capsys.readouterr().err == "gevit: interrupted\n"
+
+
+def test_names_that_the_encoding_of_the_output_lacks(tmp_path: Path) -> None:
+    Image.new("L", (28, 28)).save(tmp_path / "é.png")
+    command = [sys.executable, "-m", "gevit", "predict", "--model", "r4_sa", "--preset", "nano", "--pretrained"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*command, str(tmp_path / "é.png")], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert r"\xe9.png" in done.stdout
 
 
 def test_equivariance_of_trained_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

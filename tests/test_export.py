@@ -97,11 +97,19 @@ def test_the_name_of_the_file_is_printed_as_it_is(tmp_path: Path, capsys: pytest
     assert capsys.readouterr().out.startswith(f"{path}: torch-export, ")
 
 
+def test_the_ending_says_the_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.pt2"
+    assert main(["export", "--model", "z2_sa", "--preset", "nano", "--size", "12", "--out", str(path)]) == 0
+    assert capsys.readouterr().out.startswith(f"{path}: torch-export, ")
+    assert read(path, "torch-export")(torch.zeros(1, 1, 12, 12)).shape == (1, 10)
+
+
 def test_bad_input_is_refused_and_leaves_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ["--out", str(tmp_path / "model.onnx")]
     for words, message in (
         (["--model", "r4_sa", "--size", "5"], "at least 22x22"),
         (["--model", "r4_sa", "--size", "5", "6", "7"], "one side, or height and width"),
+        (["--model", "r4_sa", "--format", "torch-export"], "leave --format out, or name the file model.pt2"),
         ([], "which model"),
         (["--model", "r4_xx"], "unknown model"),
         (["--model", "r4_sa", "--preset", "nano", "--dtype", "float64"], "no convolution in float64; export the model"),

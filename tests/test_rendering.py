@@ -118,6 +118,15 @@ def test_alignment_is_the_same_in_every_form() -> None:
     assert '<td>1</td><td class="words">word</td>' in aligned.to_html()
 
 
+@pytest.mark.parametrize("width", [24, 30, 36, 44, 80])
+def test_a_narrow_terminal_leaves_numbers_whole(width: int) -> None:
+    drawn = io.StringIO()
+    table = Table(("name of the element", "worst", "mean"), [("a rotation by ninety degrees", "1.25e-07", "9.38e-08")])
+    Console(file=drawn, width=width, force_terminal=True, color_system=None).print(table.to_rich())
+    assert {"rotation", "degrees", "worst", "mean"} <= set(drawn.getvalue().replace(":", "").split())
+    assert {"1.25e-07", "9.38e-08"} <= set(drawn.getvalue().split())
+
+
 def test_a_pipe_folds_nothing_and_a_terminal_does(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -200,6 +200,13 @@ def test_what_makes_a_run_cannot_change(home: Path, straight: Path) -> None:
     assert fingerprint(straight) == before
 
 
+def test_a_run_cannot_be_shorter_than_it_is(home: Path, straight: Path) -> None:
+    before = fingerprint(straight)
+    said = run_to_error(["train", "--out", "straight", "--resume", "--epochs", "1"], home)
+    assert f"the run in straight has trained {STEPS} steps, more than --epochs 1 has" in said
+    assert fingerprint(straight) == before
+
+
 def test_a_finished_run_repeats_nothing(home: Path, straight: Path) -> None:
     before = fingerprint(straight / "checkpoints") | {"steps": (straight / "steps.csv").read_text()}
     said = [run_to_end(["train", "--out", "straight", "--resume", "--json"], home) for _ in range(2)]

@@ -91,7 +91,8 @@ def locked(path: Path) -> Iterator[None]:
         # Neither truncated nor followed: what a link points to is not ours.
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise OSError(error.errno, f"cannot lock {path}, expected a file: {_reason(error)}") from error
+        wanted = "" if isinstance(error, PermissionError) else ", expected a file"
+        raise OSError(error.errno, f"cannot lock {path}{wanted}: {_reason(error)}") from error
     try:
         if not stat.S_ISREG(os.fstat(lock).st_mode):
             raise OSError(f"cannot lock {path}, expected a file: it is {_kind(os.fstat(lock).st_mode)}")

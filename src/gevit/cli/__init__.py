@@ -6,12 +6,14 @@ import argparse
 import contextlib
 import difflib
 import importlib
+import io
 import os
 import re
 import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 from gevit._version import __version__
 from gevit.rendering.words import printable
@@ -47,7 +49,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = sys.argv[1:] if argv is None else list(argv)
     debug = "--debug" in words  # anywhere: before the command or after it
-    args = parse([word for word in words if word != "--debug"])
+    # A name that the reader's encoding lacks is escaped. What replaces standard output may not be asked for that.
+    with contextlib.suppress(AttributeError, OSError):
+        cast(io.TextIOWrapper, sys.stdout).reconfigure(errors="backslashreplace")
+    try:
+        args = parse([word for word in words if word != "--debug"])
+    except KeyboardInterrupt:
+        print("gevit: interrupted", file=sys.stderr)
+        return 130
     if args.command is None:
         _parser().print_help()
         return 2
@@ -90,7 +99,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     if unknown:
         parser: argparse.ArgumentParser = args.parser
         flags = re.findall(r"--[a-z][\w-]*", parser.format_help())
-        near = difflib.get_close_matches(unknown[0].partition("=")[0], flags, n=1)
+        near = difflib.get_close_matches(unknown[0].partition("=")[0], flags, n=1, cutoff=0.7)
         hint = f"did you mean {near[0]}?" if near else f"see `{parser.prog} --help`"
         parser.exit(2, f"{parser.prog}: error: unknown {printable(' '.join(unknown))}; {hint}\n")
     return args

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from gevit.cli.arguments import add_model_source, add_random_weights, check_file, positive_integer, trained_or_random
 
+# Of the formats, the usual endings of their files.
+ENDINGS = {"onnx": ".onnx", "torch-export": ".pt2"}
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gevit export`."""
@@ -19,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_source(parser)
     add_random_weights(parser)
     target = parser.add_argument_group("what to write")
-    target.add_argument("--format", choices=["onnx", "torch-export"], default="onnx", help="kind of file")
+    target.add_argument("--format", choices=list(ENDINGS), help="default: torch-export for .pt2, else onnx")
     target.add_argument("--out", type=Path, required=True, metavar="FILE", help="usually ends in .onnx or .pt2")
     target.add_argument(
         "--size", type=positive_integer, nargs="+", metavar="N", help="side of the images, or height and width"
@@ -37,14 +40,21 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--size takes one side, or height and width; got {len(args.size)} numbers")
     if not (args.model or args.checkpoint):
         raise ValueError("which model? give --checkpoint PATH, or --model NAME, with --pretrained for trained weights")
+    usual = next((format for format, ending in ENDINGS.items() if args.out.suffix == ending), None)
+    format = args.format or usual or "onnx"
+    if usual not in (None, format):
+        raise ValueError(
+            f"--format {format}, but {args.out.name} would be taken for {usual}; leave --format out, or name the file "
+            f"{args.out.stem}{ENDINGS[format]}"
+        )
     check_file("--out", args.out)
     model = trained_or_random(args, args.model)
     size = tuple(args.size) if args.size and len(args.size) == 2 else args.size[0] if args.size else None
-    export(model, args.out, args.format, size)
-    difference, equivariance = compare(model, args.out, args.format, size)
+    export(model, args.out, format, size)
+    difference, equivariance = compare(model, args.out, format, size)
     facts = {
         "file": str(args.out),
-        "format": args.format,
+        "format": format,
         "bytes": args.out.stat().st_size,
         "difference": difference,
         "equivariance_error": equivariance,
@@ -53,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(facts, indent=2))
     else:
         line = (
-            f"{args.out}: {args.format}, {facts['bytes'] / 1e6:.1f} MB; its logits differ from the model's by "
+            f"{args.out}: {format}, {facts['bytes'] / 1e6:.1f} MB; its logits differ from the model's by "
             f"{difference:.1e}; equivariance error {equivariance:.1e}"
         )
         make_console().print(printable(line), soft_wrap=True, markup=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,10 +12,12 @@ from gevit.rendering.pages import render
 from gevit.rendering.words import printable
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
 
 # A pipe or a file has no edge to fold at.
 UNFOLDED = 10_000
+# What a terminal leaves of a column before a table is too wide for it: words may be folded, numbers not.
+SHORTEST_WORDS, LONGEST_NUMBER, BETWEEN_COLUMNS = 8, 12, 3
 
 
 @dataclass(frozen=True)
@@ -98,20 +100,8 @@ class Table:
 """
 
     def to_rich(self) -> RenderableType:
-        """For the terminal."""
-        from rich import box, table, text
-        from rich.console import Group
-
-        def plain(cell: str, style: str = "") -> text.Text:
-            return text.Text(printable(cell), style)  # which, unlike a string, has no markup
-
-        drawn = table.Table(box=box.SIMPLE_HEAD, show_header=any(self.header), pad_edge=False)
-        for name, side in zip(self.flat_header, self.alignment, strict=True):
-            drawn.add_column(plain(name), justify="left" if side == "l" else "right", overflow="fold")
-        for row in self.rows:
-            drawn.add_row(*map(plain, row))
-        title = [plain(self.title, "bold")] if self.title else []
-        return Group(*title, drawn, *(plain(note, "dim") for note in self.notes))
+        """For the terminal: a table, or the cells of each row below each other where it is too narrow for that."""
+        return _InTerminal(self)
 
     def _latex_groups(self) -> str:
         """A line that names the groups, and rules below them."""
@@ -129,6 +119,49 @@ def make_console(stderr: bool = False) -> Console:
 
     console = Console(stderr=stderr)
     return console if console.is_terminal else Console(stderr=stderr, width=UNFOLDED)
+
+
+@dataclass(frozen=True)
+class _InTerminal:
+    """A table that rich draws when it knows how wide the terminal is."""
+
+    table: Table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+        if self.table.title:
+            yield _plain(self.table.title, "bold")
+        widths = [self._narrowest(column) for column in range(len(self.table.header))]
+        if sum(widths) + BETWEEN_COLUMNS * len(widths) <= options.max_width:
+            yield self._drawn(widths)
+        else:
+            yield from self._listed()
+        yield from (_plain(note, "dim") for note in self.table.notes)
+
+    def _narrowest(self, column: int) -> int:
+        longest = max((len(word) for row in self.table.rows for word in row[column].split()), default=0)
+        return min(longest, SHORTEST_WORDS if self.table.alignment[column] == "l" else LONGEST_NUMBER)
+
+    def _drawn(self, widths: Sequence[int]) -> RenderableType:
+        from rich import box, table
+
+        drawn = table.Table(box=box.SIMPLE_HEAD, show_header=any(self.table.header), pad_edge=False)
+        for name, side, width in zip(self.table.flat_header, self.table.alignment, widths, strict=True):
+            drawn.add_column(_plain(name), justify="left" if side == "l" else "right", overflow="fold", min_width=width)
+        for row in self.table.rows:
+            drawn.add_row(*map(_plain, row))
+        return drawn
+
+    def _listed(self) -> Iterator[RenderableType]:
+        for first, *cells in self.table.rows:
+            yield _plain(first, "bold")
+            for name, cell in zip(self.table.flat_header[1:], cells, strict=True):
+                yield _plain(f"  {name}: {cell}" if name else f"  {cell}")
+
+
+def _plain(text: str, style: str = "") -> RenderableType:
+    from rich.text import Text
+
+    return Text(printable(text), style)  # which, unlike a string, has no markup
 
 
 def _piped(cells: Iterable[str]) -> str:

@@ -140,7 +140,9 @@ def class_weights(labels: Int[Tensor, " n"], classes: int) -> Float[Tensor, " cl
 def check_batch_size(size: int, images: int, processes: int, accumulate: int) -> None:
     """Every step must have its whole batch, in equal parts."""
     if size > images:
-        raise ValueError(f"batch_size is {size}, but there are only {images} training images")
+        raise ValueError(
+            f"batch_size is {size}, but there are only {images} training images; give --batch-size {images} or less"
+        )
     if size % (processes * accumulate):
         raise ValueError(
             f"batch_size must be a multiple of processes x accumulate = {processes} x {accumulate}, got {size}"

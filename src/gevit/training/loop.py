@@ -167,7 +167,13 @@ class Run:
                     f"the checkpoints in {self.folder} do not fit: {error}. Give the run back what it had, or start "
                     "another one with another --out"
                 ) from error
-            self.budget.spent_before = self.state.progress.spent
+            progress, epochs = self.state.progress, self.config.epochs
+            if epochs and progress.step > epochs * self.batches.steps_per_epoch:
+                raise ValueError(
+                    f"the run in {self.folder} has trained {progress.step} steps, more than --epochs {epochs} has "
+                    f"({epochs * self.batches.steps_per_epoch}); give it more, or start another one with another --out"
+                )
+            self.budget.spent_before = progress.spent
             self.display.say(f"resuming after {self._place()}")
         elif faults:
             kept = on_first_process(self.fabric, lambda: set_aside(self.folder))

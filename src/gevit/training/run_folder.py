@@ -42,6 +42,8 @@ def check_folder(config: TrainConfig, resume: bool) -> None:
     there = next(path for path in (config.folder, *config.folder.absolute().parents) if os.path.exists(path))
     if not os.path.isdir(there):
         raise ValueError(f"there can be no folder {config.folder}, as {there} is a file; name another with --out")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"no permission to write in {there}; name another folder with --out")
     if not resume:
         _check_outside_of_images(config)
     if not resume and any((config.folder / name).exists() for name in (CONFIG, CHECKPOINTS)):
