@@ -151,7 +151,7 @@ def draw_pairs() -> None:
     axes.legend(frameon=False, fontsize=charts.FONT)
     charts.style(axes)
     charts.save(figure, FOLDER / "pairs.png")
-    rotated = [points for row, (points, _) in pairs.items() if row.endswith("digits") and "upright" not in row]
+    rotated = [points for row, (points, _) in pairs.items() if "digits" in row and "upright" not in row]
     for where, points in (("all", [point for point, _ in ours]), ("rotated digits", [*chain(*rotated)])):
         ahead, (low, high) = sum(point > 0 for point in points), mean_interval(points)
         print(f"{where}: GE-ViT is ahead in {ahead} of {len(points)} pairs")
