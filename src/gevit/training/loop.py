@@ -168,7 +168,8 @@ class Run:
                     "another one with another --out"
                 ) from error
             progress, epochs = self.state.progress, self.config.epochs
-            if epochs and progress.step > epochs * self.batches.steps_per_epoch:
+            # With a budget of time, which the schedule then follows, fewer epochs end the run where it is.
+            if epochs and not self.config.max_time and progress.step > epochs * self.batches.steps_per_epoch:
                 raise ValueError(
                     f"the run in {self.folder} has trained {progress.step} steps, more than --epochs {epochs} has "
                     f"({epochs * self.batches.steps_per_epoch}); give it more, or start another one with another --out"
