@@ -177,10 +177,6 @@ class TestCommand:
         [line] = capsys.readouterr().err.splitlines()
         assert words in line
 
-    def test_a_folder_without_classes(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["app", "--port", "0", "--no-browser", "--data", str(tmp_path)]) == 2
-        assert f"{tmp_path} has 0 class folders" in capsys.readouterr().err
-
     def test_without_the_extra(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         monkeypatch.setitem(sys.modules, "uvicorn", None)
         for name in ("gevit.app.serving", "gevit.app.server"):

@@ -271,7 +271,7 @@ def test_studies_are_well_made_and_fair(name: str, budget: str) -> None:
             differing["initialisation"] = None
         if study.experiment in REAL_IMAGES:  # every network trains for the same time, some are augmented
             differing |= {"epochs": 1, "rotate": False, "flip": False, "restrict": None}
-        if name == "same_time":
+        if name == "clock":
             differing["epochs"] = 1
         if name == "finetuning":  # that is what its rows are about
             differing["start_from"] = None

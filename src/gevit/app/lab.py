@@ -22,7 +22,6 @@ from gevit.app.store import Recent
 from gevit.app.turning import Move, Turning
 from gevit.app.uploads import Refused, decode_upload, is_pickle, name_of_content
 from gevit.data import DataSet, list_datasets, open_dataset
-from gevit.data.folder import list_images, located
 from gevit.evaluation.matching import check_match
 from gevit.evaluation.predict import contrast, looks_inverted
 from gevit.models.base import EquivariantModel, info_of
@@ -69,11 +68,8 @@ class Lab:
         self.examinations = Examinations()
         self._opening = threading.Lock()
         self._own: Scene | None = None
-        if data is not None and data not in list_datasets():
-            path = Path(data).expanduser()
-            if not path.exists():
-                raise FileNotFoundError(f"no folder or archive {data}; expected a folder of images for each class")
-            list_images(located(path))  # what has no classes is refused now, and not by an examination
+        if data is not None and data not in list_datasets() and not Path(data).expanduser().exists():
+            raise FileNotFoundError(f"no folder or archive {data}; expected a folder of images for each class")
         if checkpoint is not None:
             model = check_model(load(checkpoint))
             images = _open_data(data, model) if data is not None else None
