@@ -119,7 +119,7 @@ def test_what_has_fewer_seeds_is_run_last(tmp_path: Path, trained: list[TrainCon
 
 
 @pytest.mark.usefixtures("sketched")
-def test_some_rows_are_run_and_all_are_drawn(
+def test_some_rows_and_columns_are_run_and_all_are_drawn(
     tmp_path: Path, trained: list[TrainConfig], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert reproduce(tmp_path, "table1", "--budget", "smoke", "--rows", "5x5", "--seeds", "2") == 0
@@ -128,8 +128,20 @@ def test_some_rows_are_run_and_all_are_drawn(
     assert "| 3x3 |" in table
     assert reproduce(tmp_path, "table1", "--budget", "smoke", "--rows", "4x4") == 2
     assert "'3x3', '5x5'" in capsys.readouterr().err
+    assert reproduce(tmp_path, "table1", "--budget", "smoke", "--columns", "GSA") == 2
+    assert "'GSA-Nets', 'GE-ViT'" in capsys.readouterr().err
     assert reproduce(tmp_path, "table1", "--budget", "smoke", "--rows", "5x5", "--draw-only") == 2
     assert len(trained) == 4
+    assert reproduce(tmp_path, "table1", "--budget", "smoke", "--rows", "3x3", "--columns", "GE-ViT") == 0
+    assert [(config.neighborhood, config.encoding) for config in trained[4:]] == [(3, "ge")]
+
+
+def test_a_chosen_part_of_a_study_compares_what_is_left_of_it() -> None:
+    study = STUDIES["converged"]("cpu")
+    pair = study.comparisons[0]
+    assert study.only(pair).comparisons == (pair,)
+    assert study.only(pair[:1]).comparisons == ()
+    assert study.only() == study
 
 
 def test_accuracy_by_angle_is_that_of_the_kept_weights(tmp_path: Path) -> None:

@@ -33,9 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seeds", type=int, default=argparse.SUPPRESS, metavar="N", help="repeat every run with seeds 0 to N-1"
     )
-    parser.add_argument(
-        "--rows", nargs="+", metavar="ROW", help="run only these rows, by their names in the table; all are drawn"
-    )
+    for part in ("row", "column"):
+        parser.add_argument(
+            f"--{part}s",
+            nargs="+",
+            default=(),
+            metavar=part.upper(),
+            help=f"run only these {part}s, by their names in the table; all are drawn",
+        )
     parser.add_argument("--data-root", metavar="DIR", help="where data sets are; default: $GEVIT_DATA or the cache")
     parser.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="where results are kept")
     parser.add_argument("--runs", type=Path, default=Path("runs/reproduce"), metavar="DIR", help="where runs are kept")
@@ -55,9 +60,9 @@ def run(args: argparse.Namespace) -> int:
     from gevit.reproduce.runner import Workplace, run_study
 
     study = STUDIES[args.study](args.budget)
-    if args.rows and args.draw_only:
-        raise ValueError("--rows says what is run, and with --draw-only nothing is; leave out one of them")
-    chosen = study.only(args.rows) if args.rows else study
+    if (args.rows or args.columns) and args.draw_only:
+        raise ValueError("--rows and --columns say what is run, and with --draw-only nothing is; leave them out")
+    chosen = study.only(args.rows, args.columns)
     if args.configs:
         paths = [str(path) for path in _write_configs(chosen, args.budget, args.configs)]
         print(json.dumps(paths, indent=2) if args.json else "\n".join(map(printable, paths)))

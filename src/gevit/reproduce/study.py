@@ -179,10 +179,15 @@ class Study:
         """A cell for each run."""
         return list({cell.key: cell for cell in self.cells}.values())
 
-    def only(self, rows: Sequence[str]) -> Study:
-        """The same study with some of its rows."""
-        if unknown := [row for row in rows if row not in self.rows]:
-            raise ValueError(f"{self.name} has no row {unknown[0]!r}; choose of: {', '.join(map(repr, self.rows))}")
-        chosen = tuple(cell for cell in self.cells if cell.row in rows)
-        comparisons = tuple(pair for pair in self.comparisons if set(pair) <= set(rows))
-        return replace(self, cells=chosen, comparisons=comparisons)
+    def only(self, rows: Sequence[str] = (), columns: Sequence[str] = ()) -> Study:
+        """The same study with some of its rows and columns; with all of them where none are named."""
+        for kind, chosen, there in (("row", rows, self.rows), ("column", columns, self.columns)):
+            if unknown := [name for name in chosen if name not in there]:
+                raise ValueError(f"{self.name} has no {kind} {unknown[0]!r}; choose of: {', '.join(map(repr, there))}")
+        cells = tuple(
+            cell for cell in self.cells if cell.row in (rows or self.rows) and cell.column in (columns or self.columns)
+        )
+        if not cells:
+            raise ValueError(f"{self.name} has none of these columns in these rows")
+        left = {cell.row for cell in cells}
+        return replace(self, cells=cells, comparisons=tuple(pair for pair in self.comparisons if left.issuperset(pair)))
