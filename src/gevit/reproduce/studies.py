@@ -303,6 +303,7 @@ def sizes(budget: str) -> Study:
         ),
         notes=(AUGMENTED, MIRRORED, "within a row all networks see the same images equally often"),
         seeds=3,
+        as_errors=True,
     )
 
 

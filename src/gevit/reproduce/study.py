@@ -149,6 +149,7 @@ class Study:
         angles: in degrees; the accuracy on test images rotated by each of them is measured too.
         orbit: a group, such as d4; the accuracy of each model's mean over it is measured too.
         ordered: whether the rows are steps of one quantity, which a line may join.
+        as_errors: whether the plot shows errors on a logarithmic axis: near 100 %, accuracies look alike.
         comparisons: pairs of rows whose difference in the first column is measured, seed by seed.
     """
 
@@ -162,6 +163,7 @@ class Study:
     angles: tuple[float, ...] = ()
     orbit: str = ""
     ordered: bool = True
+    as_errors: bool = False
     comparisons: tuple[tuple[str, str], ...] = ()
 
     @property

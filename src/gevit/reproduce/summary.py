@@ -260,23 +260,27 @@ class Summary:
 
     def _uncertainty(self) -> str:
         """What ± and brackets are, and the bars of the plot."""
-        drawn = "bands" if self.study.angles else "bars"
         measured = [(cell, interval) for cell in self.study.cells if (interval := self.interval(cell))]
         repeated = [interval for cell, interval in measured if len(self.results[cell.key]) > 1]
-        spread = f"± and the {drawn} of the plot: the standard deviation over {self.seeds} seeds."
-        notes = [spread] if self.seeds > 1 else []
+        notes = [f"±: the standard deviation over {self.seeds} seeds."] if self.seeds > 1 else []
         if repeated:
             reach = max((high - low) / 2 for low, high in repeated)
             columns = list(dict.fromkeys(cell.column for cell, _ in measured))
             where = "" if columns == self.study.columns else f" ({', '.join(columns)})"
             notes.append(f"The test images, the same for all seeds, leave up to ±{reach:.1f} points besides{where}.")
         if len(repeated) < len(measured):
-            bars = "" if self.study.angles else f" and the {drawn} of the plot"
             notes.append(
-                f"Brackets{bars}, of a number of one seed: the 95% interval that the number of test images leaves; how "
-                "much seeds differ is not in it."
+                "Brackets, of a number of one seed: the 95% interval that the number of test images leaves; how much "
+                "seeds differ is not in it."
             )
-        return " ".join(notes) or "One seed, and seeds differ."
+        if self.study.angles:
+            notes.append("Bands of the plot reach from the lowest seed to the highest.")
+        else:
+            notes.append(
+                "Dots of the plot are seeds, bars the 95% interval of the mean of three seeds or more (Student's); a "
+                "hollow mark is one seed, its bar what the test images leave."
+            )
+        return " ".join(notes)
 
     def _changes(self) -> list[str]:
         """What our runs were trained with, and the paper's."""
