@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import chain
+import math
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
@@ -14,7 +15,6 @@ from matplotlib.axes import Axes
 import gevit
 from gevit.data import open_dataset
 from gevit.encoding import element_table
-from gevit.evaluation.metrics import mean_interval
 from gevit.groups import Cyclic, Dihedral, Group
 from gevit.rendering import charts
 from gevit.reproduce.results import read_results
@@ -36,6 +36,7 @@ PAIRED = {
     "tissue": "tiny, tissue",
     "photographs": "tiny, photographs",
 }
+HOLLOW = {"color": charts.ORANGE, "markerfacecolor": "none"}  # of the paper's numbers
 ORIENTATIONS = ["#4269d0", "#efb118", "#ff725c", "#3ca951"]  # one colour an element of C4
 
 
@@ -113,9 +114,29 @@ def draw_encoding() -> None:
     figure.savefig(FOLDER / "encoding.png", dpi=150)
 
 
-def _pairs() -> dict[str, tuple[list[float], float | None]]:
-    """GE-ViT minus GSA-Nets in points: of every seed of runs that differ in nothing else, and in the paper."""
-    pairs: dict[str, tuple[list[float], float | None]] = {}
+@dataclass(frozen=True)
+class Pair:
+    """Two cells of a study that differ in the encoding and in no other setting.
+
+    Attributes:
+        label: what they are of.
+        points: accuracy of GE-ViT minus that of GSA-Nets, of each seed.
+        reach: the 95% interval that the test images leave of such a difference, to each side, at most: the two
+            networks err on the same images, which makes it smaller.
+        paper: the same in the paper.
+        is_of_table: whether it is the paper's architecture on rotated digits.
+    """
+
+    label: str
+    points: list[float]
+    reach: float
+    paper: float | None
+    is_of_table: bool
+
+
+def _pairs() -> list[Pair]:
+    """All that have been run, those with the most test images first."""
+    pairs: dict[str, Pair] = {}
     for name, what in PAIRED.items():
         study = STUDIES[name]("cpu")
         results = read_results(study, "cpu", RESULTS / name / "cpu")
@@ -125,37 +146,49 @@ def _pairs() -> dict[str, tuple[list[float], float | None]]:
             cells.setdefault(str(others), {})[cell.settings.get("encoding", "ge")] = cell
         for ge, gsa in ((pair["ge"], pair["gsa"]) for pair in cells.values() if "gsa" in pair):
             ours, theirs = ({result.seed: result.test_accuracy for result in results[cell.key]} for cell in (ge, gsa))
+            seeds = sorted(ours.keys() & theirs.keys())
+            if not seeds:
+                continue
+            result = results[ge.key][0]
             side = ge.settings.get("neighborhood", 5)
-            label = (
-                f"{ge.settings['model'].upper()}{f' {side}x{side}' if side != 5 else ''}, {what.format(**ge.settings)}"
+            network = f"{ge.settings['model'].upper()}, {side}x{side}, {what.format(**ge.settings)}"
+            share = fmean(ours[seed] for seed in seeds)
+            pair = Pair(
+                f"{network} ({result.test_images:,})",
+                [100 * (ours[seed] - theirs[seed]) for seed in seeds],
+                196 * math.sqrt(2 * share * (1 - share) / result.test_images),
+                ge.paper - gsa.paper if ge.paper and gsa.paper else None,
+                study.experiment in ("rotmnist", "encodings", "converged"),
             )
-            paper = ge.paper - gsa.paper if ge.paper and gsa.paper else None
-            points = [100 * (ours[seed] - theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
-            if len(points) > len(pairs.get(label, ([], None))[0]):  # tables share runs
-                pairs[label] = points, paper
-    return pairs
+            if pair.label not in pairs or len(seeds) > len(pairs[pair.label].points):  # tables share runs
+                pairs[pair.label] = pair
+    return sorted(pairs.values(), key=lambda pair: pair.reach)
 
 
 def draw_pairs() -> None:
-    """The differences: a dot for each seed, and a diamond for the paper."""
+    """The differences: a dot for each seed in the reach of the test images, and a diamond for the paper."""
     pairs = _pairs()
-    ours = [(point, row) for row, (points, _) in enumerate(pairs.values()) for point in points]
-    paper = [(point, row) for row, (_, point) in enumerate(pairs.values()) if point is not None]
     figure, axes = plt.subplots(figsize=(charts.WIDTH, 0.25 * len(pairs) + 1), layout="constrained")
-    axes.plot(*zip(*ours, strict=True), "o", color=charts.BLUE, alpha=0.8, label="ours, a seed each")
-    axes.plot(*zip(*paper, strict=True), "D", mfc="none", color=charts.ORANGE, label="the paper")
+    for row, pair in enumerate(pairs):
+        axes.plot([-pair.reach, pair.reach], [row, row], color=charts.GRID, linewidth=7, solid_capstyle="butt")
+        axes.plot(pair.points, [row] * len(pair.points), "o", color=charts.BLUE, alpha=0.8)
+        axes.plot([] if pair.paper is None else [pair.paper], [] if pair.paper is None else [row], "D", **HOLLOW)
+    axes.plot([], [], color=charts.GRID, linewidth=7, label="by chance of the test images")
+    axes.plot([], [], "o", color=charts.BLUE, alpha=0.8, label="ours, a seed each")
+    axes.plot([], [], "D", **HOLLOW, label="the paper")
     axes.axvline(0, color=charts.INK, linewidth=1)
-    axes.set_yticks(range(len(pairs)), list(pairs))
+    axes.set_yticks(range(len(pairs)), [pair.label for pair in pairs])
     axes.invert_yaxis()
-    axes.set_xlabel("accuracy of GE-ViT minus that of GSA-Nets, points")
-    axes.legend(frameon=False, fontsize=charts.FONT)
+    axes.set_xlabel("GE-ViT minus GSA-Nets, points of accuracy")
+    figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=charts.FONT)
     charts.style(axes)
+    axes.grid(axis="y", visible=False)
     charts.save(figure, FOLDER / "pairs.png")
-    rotated = [points for row, (points, _) in pairs.items() if "digits" in row and "upright" not in row]
-    for where, points in (("all", [point for point, _ in ours]), ("rotated digits", [*chain(*rotated)])):
-        ahead, (low, high) = sum(point > 0 for point in points), mean_interval(points)
-        print(f"{where}: GE-ViT is ahead in {ahead} of {len(points)} pairs")
-        print(f"  by {fmean(points):+.2f} points on average, 95% interval {low:+.2f} to {high:+.2f}")
+    of_tables = [pair for pair in pairs if pair.is_of_table]
+    for where, chosen in (("all", pairs), ("the paper's architecture on rotated digits", of_tables)):
+        points = [point for pair in chosen for point in pair.points]
+        ahead = sum(point > 0 for point in points)
+        print(f"{where}: GE-ViT is ahead in {ahead} of {len(points)} pairs, by {fmean(points):+.2f} points on average")
 
 
 if __name__ == "__main__":
