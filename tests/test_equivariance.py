@@ -171,3 +171,57 @@ def test_what_a_module_may_return() -> None:
         measure(lambda _: (), x, Cyclic(4))
     with pytest.raises(ValueError, match="nothing to measure"):
         measure(nn.Identity(), x[:0], Cyclic(4))
+    with pytest.raises(ValueError, match="nothing to measure in an output"):
+        measure(lambda x: x[:, :0], x, Cyclic(4))
+
+
+def test_a_module_that_reuses_its_memory_is_not_compared_with_itself() -> None:
+    weight, memory = torch.randn(2, 1, 3, 3), torch.empty(1, 2)
+
+    def reusing(x: Tensor) -> Tensor:
+        return torch.sum(nn.functional.conv2d(x, weight) ** 3, (-2, -1), out=memory)
+
+    assert measure(reusing, torch.randn(1, 1, 8, 8), Dihedral(4)).worst > 1e-2
+
+
+def test_a_module_that_works_in_place_is_judged_by_what_it_returns() -> None:
+    x = torch.randn(1, 1, 8, 8)
+    before = x.clone()
+    assert measure(lambda x: x.mul_(2), x, Dihedral(4)).worst < 1e-6
+    assert torch.equal(x, before)
+
+
+def test_measuring_leaves_the_statistics_of_training_alone() -> None:
+    model = gevit.create_model("d4_sa", preset="nano").train()
+    before = copy.deepcopy(model.state_dict())
+    x = torch.randn(2, 1, 28, 28)
+    for module in (model, model.forward_features):
+        assert measure(module, x, model.group).worst < 1e-4
+    assert_equivariant(model, x, model.group, tolerance=1e-4)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    with pytest.raises(ValueError, match="there is nothing to measure"):
+        measure(model, x[:0], model.group)
+
+
+def test_dropout_is_found_wherever_it_is() -> None:
+    model = gevit.create_model("r4_sa").train()
+    with pytest.raises(ValueError, match=r"call module.eval\(\) first"):
+        assert_equivariant(model.forward_features, torch.randn(1, 1, 28, 28), Cyclic(4))
+    mixed = nn.Sequential(nn.Identity(), nn.Dropout(0.5)).eval()
+    mixed[1].train()
+    with pytest.raises(ValueError, match=r"call module.eval\(\) first"):
+        assert_equivariant(mixed, IMAGES, Cyclic(4))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_tolerance_of_16_bits_tells_rounding_from_error(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(1, 1, 28, 28, dtype=dtype)
+    assert_equivariant(gevit.create_model("r4_sa", preset="nano").to(dtype).eval(), x, Cyclic(4))
+    with pytest.raises(EquivarianceError):
+        assert_equivariant(nn.Conv2d(1, 4, 3, padding=1).to(dtype), x, Cyclic(4))
+
+
+def test_the_tolerance_is_that_of_the_lowest_precision() -> None:
+    model = gevit.create_model("r4_sa", preset="nano").eval()
+    assert_equivariant(lambda x: model(x.float()), torch.randn(1, 1, 28, 28, dtype=torch.float64), Cyclic(4))

@@ -128,6 +128,12 @@ class TestMetrics:
     def test_wilson_interval(self, share: float, n: int, low: float, high: float) -> None:
         assert wilson_interval(share, n) == pytest.approx((low, high), abs=1e-4)
 
+    def test_labels_of_any_integer_type(self) -> None:
+        labels = torch.tensor([13, 2], dtype=torch.uint8)
+        assert score(torch.eye(20)[[13, 2]], labels).accuracy == 1
+        with pytest.raises(ValueError, match="labels must be 0 to 9, got 2 to 13"):
+            confusion_matrix(torch.tensor([1, 2]), labels, 10)
+
     def test_json_is_plain(self) -> None:
         answer = json.loads(json.dumps(score(torch.eye(2), torch.tensor([0, 1])).to_json()))
         assert answer["accuracy"] == 1.0

@@ -122,6 +122,18 @@ def test_bad_actions() -> None:
     with pytest.raises(TypeError, match="floating-point"):
         group.act_on_image(torch.zeros(3, 3, dtype=torch.uint8), 1)
     assert group.act_on_image(torch.zeros(3, 3, dtype=torch.uint8), 2).dtype == torch.uint8
+    assert group.act_on_image(torch.zeros(2, 0, 3), 1).shape == (2, 0, 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.uint32, torch.uint64])
+def test_integers_without_a_sign_are_moved(dtype: torch.dtype) -> None:
+    group = Dihedral(4)
+    for signal in (torch.arange(8 * 12).view(8, 3, 4), torch.arange(8 * 12).view(8, 4, 3).transpose(1, 2)):
+        for element in range(group.order):
+            for act in (group.act_on_image, group.act_on_signal):
+                moved = act((signal + 60_000).to(dtype), element)
+                assert moved.dtype == dtype
+                assert torch.equal(moved.long(), act(signal + 60_000, element))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -159,3 +159,26 @@ class TestBadCheckpoints:
         model = gevit.create_model("d4_sa")
         with pytest.warns(UserWarning, match=r"tables for Dihedral\(4\) are not those of a group"):
             official.load(authors_state(model), "d4_sa")
+
+
+def test_loading_leaves_the_callers_random_numbers_alone() -> None:
+    weights = authors_state(gevit.create_model("r4_sa"))
+    state = torch.get_rng_state()
+    official.load(weights, "r4_sa")
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_what_is_no_checkpoint_of_the_authors(tmp_path: Path) -> None:
+    weights = authors_state(gevit.create_model("r4_sa"))
+    with pytest.raises(ValueError, match=r"wrong type: .* is torch\.int8, expected floating-point"):
+        official.load({key: value.to(torch.int8) for key, value in weights.items()}, "r4_sa")
+    with pytest.raises(ValueError, match="valid: rotmnist, cifar10, pcam"):
+        official.load(weights, "r4_sa", preset="nano")
+    for name in ("cut.safetensors", "noise.pt"):
+        (tmp_path / name).write_bytes(b"no tensors")
+        with pytest.raises(ValueError, match=f"{name} is damaged, or holds more than tensors"):
+            official.load(tmp_path / name, "r4_sa")
+    for content in ([torch.zeros(3)], {0: torch.zeros(3)}, {"weight": 3}):
+        torch.save(content, tmp_path / "other.pt")
+        with pytest.raises(ValueError, match="expected a state dict, tensors by name"):
+            official.load(tmp_path / "other.pt", "r4_sa")

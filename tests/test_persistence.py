@@ -122,6 +122,10 @@ def test_a_model_that_info_does_not_describe_is_not_saved(tmp_path: Path) -> Non
         gevit.save(mixed, INFO, path)
     with pytest.raises(ValueError, match=r"expected a \.safetensors file"):
         gevit.save(build(INFO), INFO, tmp_path / "model.pt")
+    for change in ({"encoding": "relative"}, {"pooling": "sum_max"}, {"neighborhood": 3}, {"truncate": True}):
+        other = dataclasses.replace(INFO, **change)
+        with pytest.raises(ValueError, match=f"not the one that info describes: its {next(iter(change))} is"):
+            gevit.save(build(other), INFO, path)
     assert not list(tmp_path.iterdir())
 
 

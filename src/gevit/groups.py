@@ -20,6 +20,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+# PyTorch does not flip integers of several bytes without a sign, which microscopes write; with one they move alike.
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
 
 class Group:
     """A finite subgroup of O(2), given by its product table, inverse table and 2x2 matrices.
@@ -107,6 +110,8 @@ class Group:
             raise ValueError(f"an image needs at least 2 axes (rows, columns), got shape {tuple(image.shape)}")
         if not self.is_exact(element):
             return self._interpolate(image, element)
+        if image.dtype in _SIGNED:
+            return self.act_on_image(image.view(_SIGNED[image.dtype]), element).view(image.dtype)
         a, b, c, d = self._moves[element]
         # The source of output pixel (row, column) is g^-1 (row, column), and g^-1 is the transposed matrix.
         if a:
@@ -123,6 +128,8 @@ class Group:
                 f"a signal on {self} has shape [..., {self.order}, height, width], got {tuple(signal.shape)}"
             )
         source = self.product[self.inverse[self._check(element)]]
+        if signal.dtype in _SIGNED:
+            return self.act_on_signal(signal.view(_SIGNED[signal.dtype]), element).view(signal.dtype)
         return self.act_on_image(signal.index_select(-3, source.to(signal.device)), element)
 
     def _interpolate(self, image: Tensor, element: int) -> Tensor:
@@ -131,6 +138,8 @@ class Group:
                 f"{self.name(element)} interpolates, which needs a floating-point image, got {image.dtype}; "
                 "convert it with .float()"
             )
+        if not image.numel():
+            return image.clone()
         height, width = image.shape[-2:]
         rows, columns = (torch.arange(n, dtype=torch.float64, device="cpu") - (n - 1) / 2 for n in (height, width))
         points = torch.stack(torch.meshgrid(rows, columns, indexing="ij"), dim=-1)

@@ -45,7 +45,9 @@ def save(model: nn.Module, info: ModelInfo, path: str | Path) -> None:
 def save_pair(model: nn.Module, info: ModelInfo, weights_path: Path, info_path: Path) -> None:
     """The same for two files of any name."""
     state = _state(model)
-    _check_fit(state, _blank(info, "auto", state).state_dict(), "the model to save is not the one that info describes")
+    described = _blank(info, "auto", state)
+    _check_fit(state, described.state_dict(), "the model to save is not the one that info describes")
+    _check_recipe(model, described)
     text = info.to_json().encode()
     # Both are on disk before the first of them takes the place of an earlier one.
     with write_aside(weights_path) as weights_aside, write_aside(info_path) as info_aside:
@@ -184,6 +186,17 @@ def _existing(path: Path) -> Path:
             f"{IN_RUN_FOLDER} and {HUB_CONFIG}"
         )
     return path
+
+
+def _check_recipe(model: nn.Module, described: EquivariantModel) -> None:
+    """What leaves no trace in the weights: encodings with the same parameters, poolings, neighbourhoods."""
+    made, told = getattr(model, "recipe", None) or {}, described.recipe or {}
+    wrong = [f"{name} is {value!r}, not {told[name]!r}" for name, value in made.items() if told[name] != value]
+    if wrong:
+        raise ValueError(
+            f"the model to save is not the one that info describes: its {', its '.join(wrong)}; "
+            "model.describe() has what describes it"
+        )
 
 
 def _check_fit(state: Mapping[str, Tensor], wanted: Mapping[str, Tensor], problem: str) -> None:

@@ -201,8 +201,9 @@ def _check_shapes(query: _Shape, key: _Shape, value: _Shape, positions: Position
             "attention needs a pixel and an element of each kind, "
             f"got query {list(query)}, key {list(key)}, offset_index {list(offset_index)}"
         )
-    side = math.isqrt(neighbors)
-    if side**2 != neighbors or side % 2 == 0:
+    # A compiler has symbols for sizes that change, and cannot take their roots.
+    is_square = torch.compiler.is_compiling() or math.isqrt(neighbors) ** 2 == neighbors
+    if not is_square or neighbors % 2 == 0:
         raise ValueError(f"offset_index must have the square of an odd number of neighbours, got {neighbors}")
 
 

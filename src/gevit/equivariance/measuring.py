@@ -7,6 +7,7 @@ may also return a dict or a sequence of such tensors; the worst of them counts.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,9 @@ from torch.utils import _pytree as pytree
 
 from gevit.groups import Group
 from gevit.layers import StochasticDepth
+
+# The largest relative error that rounding is taken to explain, in the lowest precision of input and outputs.
+TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-2}
 
 
 class EquivarianceError(AssertionError):
@@ -100,7 +104,8 @@ def measure(
     Quarter turns and flips move pixels exactly, so a right module has errors of rounding alone. Other angles are
     interpolated and only approximate on a square grid. Translations roll the input; since a module may treat the border
     of an image differently, maps are compared only at least `margin` pixels away from it and from the seam (a module
-    that pools space away or subsamples is not translation equivariant to rounding).
+    that pools space away or subsamples is not translation equivariant to rounding). The module and `x` are left as they
+    are: the statistics of batch norms in training mode too.
 
     Args:
         module: takes images or group signals; put it in evaluation mode first, dropout is not equivariant.
@@ -114,7 +119,8 @@ def measure(
     >>> measure(blur, torch.randn(1, 1, 8, 8, dtype=torch.float64), Cyclic(4)).worst < 1e-12
     True
     """
-    return worst_of(_measure_outputs(module, x, group, translations, margin))
+    with _observed(module, x, group):
+        return worst_of(_measure_outputs(module, x, group, translations, margin))
 
 
 def measure_layers(module: Callable[[Tensor], Mapping[str, Tensor]], x: Tensor, group: Group) -> dict[str, Report]:
@@ -126,7 +132,8 @@ def measure_layers(module: Callable[[Tensor], Mapping[str, Tensor]], x: Tensor, 
         names[:] = found
         return list(found.values())
 
-    reports = _measure_outputs(outputs, x, group, translations=(), margin=None)
+    with _observed(module, x, group):
+        reports = _measure_outputs(outputs, x, group, translations=(), margin=None)
     return dict(zip(names, reports, strict=True))
 
 
@@ -155,14 +162,14 @@ def assert_equivariant(
         module: as in `measure`.
         x: as in `measure`.
         group: the group.
-        tolerance: largest relative error allowed; 1e-10 in float64 and 1e-5 in others if not given.
+        tolerance: largest relative error allowed; if not given, that of the lowest precision of input and outputs:
+            1e-10 in float64, 1e-5 in float32, 5e-3 in float16 and 5e-2 in bfloat16.
     """
-    if tolerance is None:
-        tolerance = 1e-10 if x.dtype == torch.float64 else 1e-5
-    _check_input(module, x, group)
     exact = [element for element in range(group.order) if group.is_exact(element)]
-    with torch.no_grad():
+    with _observed(module, x, group):
         plain = _outputs(module, x, group)
+        if tolerance is None:
+            tolerance = max(TOLERANCES[y.dtype] for y in (x, *plain) if y.dtype in TOLERANCES)
         errors = {element: _worst(_element_errors(module, x, plain, group, element)) for element in exact}
     failed = [element for element in exact if not errors[element] <= tolerance]  # a NaN fails too
     if failed:
@@ -182,17 +189,15 @@ def _measure_outputs(
     margin: int | None,
 ) -> list[Report]:
     """One report for each tensor that the module returns."""
-    _check_input(module, x, group)
-    with torch.no_grad():
-        plain = _outputs(module, x, group)
-        elements = [_element_errors(module, x, plain, group, element) for element in range(group.order)]
-        shifted = [
-            [
-                compare(_inner(found, shift, margin), _inner(_roll(y, shift), shift, margin), f"translation {shift}")
-                for found, y in zip(_outputs(module, _roll(x, shift), group), plain, strict=True)
-            ]
-            for shift in translations
+    plain = _outputs(module, x, group)
+    elements = [_element_errors(module, x, plain, group, element) for element in range(group.order)]
+    shifted = [
+        [
+            compare(_inner(found, shift, margin), _inner(_roll(y, shift), shift, margin), f"translation {shift}")
+            for found, y in zip(_outputs(module, _roll(x, shift), group), plain, strict=True)
         ]
+        for shift in translations
+    ]
     return [
         Report(group, tuple(errors[k] for errors in elements), tuple(errors[k] for errors in shifted))
         for k in range(len(plain))
@@ -210,7 +215,8 @@ def _element_errors(
 
 def _outputs(module: Callable[[Tensor], object], x: Tensor, group: Group) -> list[Tensor]:
     """The tensors that the module returns, each of a kind that the group is known to act on."""
-    outputs: list[Tensor] = [y for y in pytree.tree_leaves(module(x)) if y is not None]
+    # Copies: a module may work in place, or return the same memory every time.
+    outputs: list[Tensor] = [y for y in pytree.tree_leaves(module(x.clone())) if y is not None]
     if not outputs:
         raise ValueError("the module returns no tensor")
     for y in outputs:
@@ -223,10 +229,28 @@ def _outputs(module: Callable[[Tensor], object], x: Tensor, group: Group) -> lis
                 "bring it to such a shape, e.g. tokens [batch, n, channels] by "
                 "tokens.transpose(1, 2).unflatten(2, (height, width))"
             )
-    return outputs
+        if not y.numel():
+            raise ValueError(f"there is nothing to measure in an output of shape {tuple(y.shape)}")
+    return [y.clone() for y in outputs]
 
 
-def _check_input(module: object, x: Tensor, group: Group) -> None:
+@contextlib.contextmanager
+def _observed(module: object, x: Tensor, group: Group) -> Iterator[None]:
+    """Check what is measured, and leave the module as it was: batch norms in training mode count what they see."""
+    owner = getattr(module, "__self__", module)  # of a method, such as model.forward_features
+    parts = list(owner.modules()) if isinstance(owner, nn.Module) else []
+    _check_input(parts, x, group)
+    training = [buffer for part in parts if part.training for buffer in part.buffers(recurse=False)]
+    before = [buffer.clone() for buffer in training]
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for buffer, value in zip(training, before, strict=True):
+            buffer.copy_(value)
+
+
+def _check_input(parts: Sequence[nn.Module], x: Tensor, group: Group) -> None:
     if x.ndim not in (4, 5):
         raise ValueError(
             f"expected images [batch, channels, height, width] or signals [batch, channels, {group.order}, height, "
@@ -236,12 +260,8 @@ def _check_input(module: object, x: Tensor, group: Group) -> None:
         raise TypeError(f"expected a floating-point input, got {x.dtype}; convert it, e.g. x.float() / 255")
     if not x.numel():
         raise ValueError(f"there is nothing to measure in an input of shape {tuple(x.shape)}")
-    if isinstance(module, nn.Module) and module.training:
-        dropping = [m for m in module.modules() if _drops(m)]
-        if dropping:
-            raise ValueError(
-                "the module is in training mode and has dropout, which is random; call module.eval() first"
-            )
+    if any(part.training and _drops(part) for part in parts):
+        raise ValueError("the module is in training mode and has dropout, which is random; call module.eval() first")
 
 
 def _drops(module: nn.Module) -> bool:

@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Integer
 from torch import Tensor
 
 # Of Student's t at 97.5%, by the degrees of freedom: 1 to 9.
@@ -78,7 +78,7 @@ class Evaluation:
         }
 
 
-def score(logits: Float[Tensor, "n classes"], labels: Int[Tensor, " n"]) -> Evaluation:
+def score(logits: Float[Tensor, "n classes"], labels: Integer[Tensor, " n"]) -> Evaluation:
     """Compare logits with the right classes.
 
     >>> import torch
@@ -113,10 +113,12 @@ def tally(confusion: Int[Tensor, "classes classes"], loss: float, auc: float | N
 
 
 def confusion_matrix(
-    predicted: Int[Tensor, " n"], labels: Int[Tensor, " n"], num_classes: int
+    predicted: Int[Tensor, " n"], labels: Integer[Tensor, " n"], num_classes: int
 ) -> Int[Tensor, "classes classes"]:
     """How often each class (row) was taken for each class (column)."""
-    pairs = labels * num_classes + predicted
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
+        raise ValueError(f"labels must be 0 to {num_classes - 1}, got {int(labels.min())} to {int(labels.max())}")
+    pairs = labels.long() * num_classes + predicted  # small integers would wrap around
     return pairs.bincount(minlength=num_classes**2).view(num_classes, num_classes)
 
 

@@ -11,18 +11,22 @@ maximum over the group, and a 2x2 max-pool drops the last row and column of odd 
 
 from __future__ import annotations
 
+import pickle
 import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from gevit._checks import check_choice
 from gevit.layers import Block, GroupAttention, LiftingAttention
 from gevit.linear import Norm, Pointwise
+from gevit.models.presets import PRESETS
 from gevit.models.registry import SELF_ATTENTION, build_model
 from gevit.models.transformer import GroupTransformer
 
@@ -50,7 +54,10 @@ def load(
     if encoding not in ("ge", "gsa"):
         raise ValueError(f"the authors' code has the encodings 'ge' and 'gsa', got {encoding!r}")
     check_choice("model of the authors' code", name, SELF_ATTENTION)
-    model = build_model(name, preset, neighborhood=neighborhood, encoding=encoding, pooling="sum_max", truncate=True)
+    check_choice("preset of the authors' code", preset, [key for key, value in PRESETS.items() if not value.stem])
+    options: dict[str, Any] = {"neighborhood": neighborhood, "encoding": encoding, "pooling": "sum_max"}
+    with torch.random.fork_rng(devices=[]):  # random weights that are soon overwritten
+        model = build_model(name, preset, **options, truncate=True)
     assert isinstance(model, GroupTransformer)
     if model.group.reflections and model.group.rotations > 1:
         warnings.warn(
@@ -71,14 +78,24 @@ def load(
 
 
 def _read(source: str | Path | Mapping[str, Tensor]) -> dict[str, Tensor]:
+    tensors: Any
     if isinstance(source, Mapping):
-        tensors = dict(source)
+        tensors = source
     elif not Path(source).is_file():
         raise ValueError(f"no checkpoint at {str(source)!r}; give a .safetensors or .pt file, or a state dict")
-    elif Path(source).suffix == ".safetensors":
-        tensors = load_file(source)
     else:
-        tensors = torch.load(source, map_location="cpu", weights_only=True)
+        try:
+            is_safe = Path(source).suffix == ".safetensors"
+            tensors = load_file(source) if is_safe else torch.load(source, map_location="cpu", weights_only=True)
+        except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError) as error:
+            raise ValueError(
+                f"{source} is damaged, or holds more than tensors; nothing else is read from a file. "
+                "Where it was made, save the state dict alone"
+            ) from error
+    if not isinstance(tensors, Mapping) or not all(
+        isinstance(key, str) and isinstance(value, Tensor) for key, value in tensors.items()
+    ):
+        raise ValueError(f"expected a state dict, tensors by name, got {type(tensors).__name__} of other things")
     if any(key.startswith("param/") for key in tensors):
         tensors = {key: value for key, value in tensors.items() if key.startswith("param/")}
     names = {key: key.removeprefix("param/").removeprefix("module.") for key in tensors}
@@ -86,13 +103,15 @@ def _read(source: str | Path | Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _check(found: Mapping[str, Tensor], expected: Mapping[str, nn.Parameter]) -> None:
-    """Compare names and shapes; a 1x1 convolution's shape may have trailing ones."""
+    """Compare names, shapes and types; a 1x1 convolution's shape may have trailing ones."""
     problems = [f"missing: {key}" for key in expected if key not in found]
     problems += [f"not expected: {key}" for key in found if key not in expected]
     for key in expected.keys() & found.keys():
         theirs, ours = tuple(found[key].shape), tuple(expected[key].shape)
         if theirs[: len(ours)] != ours or not set(theirs[len(ours) :]) <= {1}:
             problems.append(f"wrong shape: {key} is {list(theirs)}, expected {list(ours)}")
+        if not found[key].is_floating_point():
+            problems.append(f"wrong type: {key} is {found[key].dtype}, expected floating-point numbers")
     if problems:
         shown = "\n  ".join(problems[:10]) + (f"\n  and {len(problems) - 10} more" if len(problems) > 10 else "")
         raise ValueError(
