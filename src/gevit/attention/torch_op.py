@@ -272,10 +272,12 @@ class _Attend(_Differentiable):
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
         kept, *tensors = ctx.saved_tensors
+        others = [None] * (TENSORS - DIFFERENTIABLE + len(ctx.options) + 1)  # tables, options and `keep` have none
         if grad is None:
-            return (None,) * (len(tensors) + len(ctx.options) + 1)  # of `keep`, too
+            return (*[None] * DIFFERENTIABLE, *others)
         grads = _AttendBackward.apply(grad, kept, *tensors, *ctx.options)  # type: ignore[no-untyped-call]
-        return (*[None if x is None else g for x, g in zip(tensors, grads, strict=False)], *[None] * 9)
+        found = [None if x is None else g for x, g in zip(tensors[:DIFFERENTIABLE], grads, strict=True)]
+        return (*found, *others)
 
 
 class _AttendBackward(_Differentiable):
@@ -307,7 +309,7 @@ class _AttendBackward(_Differentiable):
         wanted = tuple(u for u, x in zip(upstream, differentiable, strict=True) if x is not None)
         with full_precision(grad.device):  # of whoever calls backward() under autocast, too
             d_grad, *grads = torch.func.vjp(gradients, grad, *_present(differentiable))[1](wanted)
-        return (d_grad, None, *_in_place_of(differentiable, grads), *[None] * 8)
+        return (d_grad, None, *_in_place_of(differentiable, grads), *[None] * (len(tables) + len(ctx.options)))
 
 
 torch.library.impl("gevit::attend", "default", _forward)
