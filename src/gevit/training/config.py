@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gevit.data.archive import name_of
-from gevit.rendering.words import FIGURES
+from gevit.rendering.words import METRICS
 
 LARGEST_FILE = 20_000  # bytes; the settings of a run take about 1,000
 LONGEST_VALUE = 80  # characters of a value that an error shows
@@ -178,8 +178,8 @@ class TrainConfig:
     select: str = _setting(
         "optimization",
         "accuracy",
-        "figure on the validation images by which the epoch is chosen",
-        choices=tuple(FIGURES),
+        "metric on the validation images by which the epoch is chosen",
+        choices=tuple(METRICS),
     )
 
     seed: int = _setting("machine", 0, "seed of everything random", SEED)

@@ -30,7 +30,7 @@ from gevit.evaluation.evaluate import evaluate
 from gevit.evaluation.metrics import Evaluation, tally
 from gevit.models.base import EquivariantModel
 from gevit.persistence import save
-from gevit.rendering.words import FIGURES
+from gevit.rendering.words import METRICS
 from gevit.training import finish
 from gevit.training.batches import For, check_batch_size, class_weights, seed_for
 from gevit.training.checkpoint import Progress, RunState, newest_good_checkpoint, save_checkpoint
@@ -368,7 +368,7 @@ class Run:
             "lr": self.optimizer.param_groups[0]["lr"],
             "train_loss": progress.epoch_loss / steps,
             "train_accuracy": progress.epoch_correct / steps,
-            **{f"valid_{name}": getattr(valid, name) for name in FIGURES},
+            **{f"valid_{name}": getattr(valid, name) for name in METRICS},
             "seconds": progress.epoch_seconds + validation_seconds,
             "images_per_second": steps * self.batches.batch_size / progress.epoch_seconds,
         }

@@ -19,10 +19,10 @@ from gevit.rendering.charts import BLUE, FONT, INK, ORANGE
 from gevit.rendering.pages import render
 from gevit.rendering.tables import Table
 from gevit.rendering.words import (
-    FIGURES,
+    METRICS,
     duration,
     epoch_number,
-    figure,
+    metric_text,
     percent,
     percent_range,
     printable,
@@ -62,7 +62,7 @@ class RunRecord:
         command: the command line that started it.
         environment: versions and machine.
         parameters: number of weights.
-        history: one row an epoch: epoch, step, lr, train_loss, train_accuracy, the `FIGURES` on validation (valid_loss,
+        history: one row an epoch: epoch, step, lr, train_loss, train_accuracy, the `METRICS` on validation (valid_loss,
             valid_accuracy, valid_balanced_accuracy, valid_macro_f1), seconds, images_per_second.
         best_epoch: the epoch whose weights were kept; the last one may be a part of one.
         seconds: training time over all resumes.
@@ -191,7 +191,7 @@ def headlines(run: RunRecord) -> Table:
         (
             "epoch kept",
             f"{epoch_number(run.best_epoch)} of {epoch_number(run.history[-1]['epoch'])}",
-            f"chosen on validation, {FIGURES[select]} {figure(select, run.best[f'valid_{select}'])}",
+            f"chosen on validation, {METRICS[select]} {metric_text(select, run.best[f'valid_{select}'])}",
         ),
         ("training time", duration(run.seconds), _speed(run)),
         ("parameters", f"{run.parameters:,}", f"{len(run.classes)} classes"),
@@ -209,7 +209,7 @@ def headlines(run: RunRecord) -> Table:
 
 def history_table(history: Sequence[Row]) -> Table:
     """One row an epoch."""
-    columns = ("train_loss", "train_accuracy", *(f"valid_{name}" for name in FIGURES), "lr", "seconds")
+    columns = ("train_loss", "train_accuracy", *(f"valid_{name}" for name in METRICS), "lr", "seconds")
     rows = [(epoch_number(row["epoch"]), *(_number(name, row.get(name)) for name in columns)) for row in history]
     return Table(("epoch", *(name.replace("_", " ") for name in columns)), rows)
 
