@@ -79,9 +79,8 @@ class Display:
             speed=f"{row['images_per_second']:.0f}",
         )
 
-    @contextlib.contextmanager
-    def validation(self, images: int) -> Iterator[Callable[[int], None]]:
-        """Show how far a validation is; yields a function that is told how many images more are done."""
+    def validation(self, images: int) -> Callable[[int], None]:
+        """Show how far a validation is: a function that is told how many images more are done."""
         done = 0
 
         def advance(count: int) -> None:
@@ -89,7 +88,7 @@ class Display:
             done += count
             self._progress.update(self._task, description=f"validating {100 * done // images}%")
 
-        yield advance
+        return advance
 
     def epoch(self, row: Row, best: Row, is_best: bool) -> None:
         """Show an epoch's outcome."""

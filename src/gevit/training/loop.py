@@ -390,8 +390,8 @@ class Run:
         classes = len(self.data.classes)
         loss, confusion = torch.zeros(1, dtype=torch.float64), torch.zeros(classes, classes, dtype=torch.int64)
         if len(share):  # there may be fewer images than processes
-            with self.display.validation(len(share)) as progress:
-                result = evaluate(model, share, self.data.normalize, self.evaluation_batch, progress)
+            progress = self.display.validation(len(share))
+            result = evaluate(model, share, self.data.normalize, self.evaluation_batch, progress)
             loss, confusion = loss + result.loss * result.n, torch.tensor(result.confusion)
         return tally(self._total(confusion), float(self._total(loss)) / len(self.data.valid))
 
