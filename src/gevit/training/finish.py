@@ -63,14 +63,14 @@ def finish(
     model.eval().to(device)
     display.say(f"testing the weights of epoch {epoch_number(best['epoch'])}, the best on validation")
     with display.bar("testing", len(data.test)) as progress:
-        test = evaluate(model, data.test, data.normalize, batch_size, progress)
+        test = evaluate(model, data.test, info.normalize, batch_size, progress)
     some = choose(data.test.labels, rotated // ANGLES)
     angles = [360 * k / ANGLES for k in range(ANGLES)]
     with display.bar("testing rotated images", ANGLES * len(some)) as progress:
         by_angle = accuracy_by_angle(
-            model, data.test.images(some), data.test.labels[some], data.normalize, angles, batch_size, progress
+            model, data.test.images(some), data.test.labels[some], info.normalize, angles, batch_size, progress
         )
-    images = data.normalize(data.test.images(choose(data.test.labels, IMAGES_FOR_EQUIVARIANCE)))
+    images = info.normalize(data.test.images(choose(data.test.labels, IMAGES_FOR_EQUIVARIANCE)))
     logits, maps = equivariance_of(model, images)
     record = RunRecord(
         title=f"{config.model} on {label}",

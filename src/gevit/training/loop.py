@@ -274,7 +274,7 @@ class Run:
         seconds = []
         for _ in range(4):  # the first time takes longer, and on a busy machine any may: one hiccup is not the pace
             began = time.monotonic()
-            evaluate(self.state.kept_model, some, self.data.normalize, self.evaluation_batch)
+            evaluate(self.state.kept_model, some, self.info.normalize, self.evaluation_batch)
             seconds.append((time.monotonic() - began) / len(some))
         self.state.progress.evaluation_seconds = min(seconds)
 
@@ -391,7 +391,7 @@ class Run:
         loss, confusion = torch.zeros(1, dtype=torch.float64), torch.zeros(classes, classes, dtype=torch.int64)
         if len(share):  # there may be fewer images than processes
             progress = self.display.validation(len(share))
-            result = evaluate(model, share, self.data.normalize, self.evaluation_batch, progress)
+            result = evaluate(model, share, self.info.normalize, self.evaluation_batch, progress)
             loss, confusion = loss + result.loss * result.n, torch.tensor(result.confusion)
         return tally(self._total(confusion), float(self._total(loss)) / len(self.data.valid))
 
