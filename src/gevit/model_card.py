@@ -9,7 +9,7 @@ from typing import Any
 from gevit.evaluation import presentation
 from gevit.evaluation.metrics import ClassScores, Evaluation
 from gevit.evaluation.predict import expected_images
-from gevit.models.base import EquivariantModel
+from gevit.models.base import EquivariantModel, count_parameters
 from gevit.models.info import ModelInfo
 from gevit.persistence import HUB_CONFIG, IN_RUN_FOLDER, is_as_loaded
 from gevit.rendering import escape
@@ -68,7 +68,7 @@ def _title(info: ModelInfo) -> str:
 
 
 def _introduction(model: EquivariantModel, info: ModelInfo) -> str:
-    parameters = sum(parameter.numel() for parameter in model.parameters())
+    parameters = count_parameters(model)
     kind = "classifier" if info.num_classes else "feature extractor"
     return (
         f"An image {kind} of {parameters:,} parameters, built with gevit on the group {model.group}: translations"

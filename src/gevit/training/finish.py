@@ -6,12 +6,12 @@ import dataclasses
 from typing import Any
 
 import torch
-from torch import nn
 
 from gevit.data import DataSet
 from gevit.data.dataset import choose
 from gevit.environment import joined
 from gevit.evaluation.evaluate import accuracy_by_angle, equivariance_of, evaluate
+from gevit.models.base import count_parameters
 from gevit.models.info import ModelInfo
 from gevit.persistence import save
 from gevit.rendering.words import epoch_number, printable
@@ -119,8 +119,3 @@ def finish(
         },
         "seconds": record.seconds,
     }
-
-
-def count_parameters(model: nn.Module) -> int:
-    """How many numbers are learned."""
-    return sum(parameter.numel() for parameter in model.parameters())

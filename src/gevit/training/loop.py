@@ -28,7 +28,7 @@ from gevit.data import DataSet
 from gevit.environment import environment
 from gevit.evaluation.evaluate import evaluate
 from gevit.evaluation.metrics import Evaluation, tally
-from gevit.models.base import EquivariantModel
+from gevit.models.base import EquivariantModel, count_parameters
 from gevit.persistence import save
 from gevit.rendering.words import METRICS
 from gevit.training import finish
@@ -87,9 +87,9 @@ def train(config: TrainConfig, resume: bool = False, command: str = "", began: f
     on_first_process(fabric, lambda: check_folder(config, resume))  # before the images are read, which may take long
     data, label, origin = on_every_process(fabric, lambda: open_data(config))
     run = Run(config, fabric, data, origin, began)
-    parameters = sum(parameter.numel() for parameter in run.state.model.parameters())
     run.display.say(
-        f"{config.model}, preset {run.info.preset}, {parameters:,} parameters, on {label}, in {config.folder}"
+        f"{config.model}, preset {run.info.preset}, {count_parameters(run.state.model):,} parameters, on {label}, "
+        f"in {config.folder}"
     )
     with contextlib.ExitStack() as until_the_report:
         # Only now: settings that cannot be run must not touch the folder.
