@@ -22,6 +22,8 @@ from gevit.rendering.words import METRICS
 LARGEST_FILE = 20_000  # bytes; the settings of a run take about 1,000
 LONGEST_VALUE = 80  # characters of a value that an error shows
 EPOCHS = 20  # of a run that has no other end
+# Where things lie: no part of the experiment, and different on each process.
+PLACES = ("out", "data_root")
 PRECISIONS = ("float32", "bf16-mixed", "16-mixed")
 OLDER_NAMES = {"precision": {"bfloat16": "bf16-mixed"}}  # which files of settings may have
 RATES = {"muon": 2e-2, "adam": 1e-3, "adamw": 1e-3, "sgd": 1e-2}  # learning rates of those that have no other

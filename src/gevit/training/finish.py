@@ -13,7 +13,7 @@ from gevit.environment import joined
 from gevit.evaluation.evaluate import accuracy_by_angle, equivariance_of, evaluate
 from gevit.models.base import count_parameters
 from gevit.models.info import ModelInfo
-from gevit.persistence import save
+from gevit.persistence import WEIGHTS, save
 from gevit.rendering.words import epoch_number, printable
 from gevit.training.checkpoint import RunState
 from gevit.training.config import TrainConfig
@@ -100,10 +100,10 @@ def finish(
         "training_seconds": state.progress.seconds,
         "command": printable(state.progress.command),  # a name in it may be no text
     }
-    save(model, dataclasses.replace(info, trained=trained), config.folder / "model.safetensors")
+    save(model, dataclasses.replace(info, trained=trained), config.folder / WEIGHTS)
     write_report(config.folder, record)
     return {
-        "model": str(config.folder / "model.safetensors"),
+        "model": str(config.folder / WEIGHTS),
         "report": str(config.folder / "report.html"),
         "parameters": record.parameters,
         "best_epoch": record.best_epoch,

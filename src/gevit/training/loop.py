@@ -29,12 +29,12 @@ from gevit.environment import environment
 from gevit.evaluation.evaluate import evaluate
 from gevit.evaluation.metrics import Evaluation, tally
 from gevit.models.base import EquivariantModel, count_parameters
-from gevit.persistence import save
+from gevit.persistence import WEIGHTS, save
 from gevit.rendering.words import METRICS
 from gevit.training import finish
 from gevit.training.batches import For, check_batch_size, class_weights, seed_for
 from gevit.training.checkpoint import Progress, RunState, newest_good_checkpoint, save_checkpoint
-from gevit.training.config import TrainConfig
+from gevit.training.config import PLACES, TrainConfig
 from gevit.training.display import Display
 from gevit.training.log import Row, RunLog
 from gevit.training.optimizer import learning_rate, make_optimizer, run_length
@@ -53,9 +53,6 @@ from gevit.training.setup import (
     take_weights,
 )
 from gevit.training.stopping import Budget, Interrupt, Moment
-
-# Each process may have these in another place; all else is as the first process has it.
-PLACES = ("out", "data_root")
 
 
 class NonFiniteError(ArithmeticError):
@@ -405,7 +402,7 @@ class Run:
         best = self.state.progress.best
         info = dataclasses.replace(self.info, trained={**self.info.trained, "seed": self.config.seed, **(best or {})})
         model = self.state.kept_model
-        save(model, info, self.folder / "model.safetensors")
+        save(model, info, self.folder / WEIGHTS)
 
     def _open_log(self) -> RunLog:
         progress, config = self.state.progress, self.config

@@ -14,6 +14,7 @@ from gevit.evaluation import presentation
 from gevit.evaluation.evaluate import equivariance_rows
 from gevit.evaluation.metrics import Evaluation
 from gevit.files import write_aside
+from gevit.model_card import REPORT
 from gevit.rendering import charts, escape
 from gevit.rendering.charts import BLUE, FONT, INK, ORANGE
 from gevit.rendering.pages import render
@@ -114,7 +115,7 @@ def write_report(folder: Path, run: RunRecord) -> None:
     """Write `report.json`, `report.md` with `curves.png`, and `report.html`, which needs no other file."""
     charts.save(curves_figure(run.history, run.best_epoch), folder / CURVES)
     texts = {
-        "report.json": json.dumps(run.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n",
+        REPORT: json.dumps(run.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n",
         "report.md": markdown(run),
         "report.html": page(run),
     }
