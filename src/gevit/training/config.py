@@ -25,7 +25,6 @@ EPOCHS = 20  # of a run that has no other end
 # Where things lie: no part of the experiment, and different on each process.
 PLACES = ("out", "data_root")
 PRECISIONS = ("float32", "bf16-mixed", "16-mixed")
-OLDER_NAMES = {"precision": {"bfloat16": "bf16-mixed"}}  # which files of settings may have
 RATES = {"muon": 2e-2, "adam": 1e-3, "adamw": 1e-3, "sgd": 1e-2}  # learning rates of those that have no other
 
 
@@ -206,7 +205,6 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name, entry in SETTINGS.items():
             value = _typed(name, getattr(self, name))
-            value = OLDER_NAMES.get(name, {}).get(value, value)
             object.__setattr__(self, name, value)
             choices, check = entry.metadata["choices"], entry.metadata["check"]
             if choices and value is not None and value not in choices:

@@ -183,8 +183,7 @@ class Run:
         """Keep, for the report, what started the run and what it runs on."""
         progress = self.state.progress
         progress.command = progress.command or command
-        # Earlier versions had the name of the folder at Weights & Biases.
-        progress.run_id = progress.run_id or (self.folder.name if progress.step else uuid.uuid4().hex)
+        progress.run_id = progress.run_id or uuid.uuid4().hex
         if here not in progress.environments:
             progress.environments.append(here)
 
