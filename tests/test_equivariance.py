@@ -123,15 +123,15 @@ def test_bad_input() -> None:
         measure(nn.Identity(), torch.randn(2, 8, 8), Cyclic(4))
     with pytest.raises(TypeError, match=r"torch\.uint8"):
         measure(nn.Identity(), torch.zeros(1, 1, 8, 8, dtype=torch.uint8), Cyclic(4))
+    with pytest.raises(ValueError, match="group axis|shape"):
+        measure(nn.Identity(), torch.randn(1, 1, 4, 8, 8), Cyclic(8))
+    with pytest.raises(ValueError, match=r"call module\.eval\(\) first"):
+        measure(gevit.create_model("r4_sa"), torch.randn(1, 1, 28, 28), Cyclic(4))
 
 
 def test_integers_without_a_sign_do_not_wrap_around() -> None:
     wrong = compare(torch.tensor([0, 2], dtype=torch.uint8), torch.tensor([1, 2], dtype=torch.uint8), "shift")
     assert wrong.worst == 0.5
-    with pytest.raises(ValueError, match="group axis|shape"):
-        measure(nn.Identity(), torch.randn(1, 1, 4, 8, 8), Cyclic(8))
-    with pytest.raises(ValueError, match=r"call module\.eval\(\) first"):
-        measure(gevit.create_model("r4_sa"), torch.randn(1, 1, 28, 28), Cyclic(4))
 
 
 @pytest.mark.parametrize("output", [IMAGES.flatten(2), IMAGES[None, None]])

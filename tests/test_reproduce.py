@@ -23,6 +23,7 @@ from gevit.data import DataSet, load_digits, open_dataset
 from gevit.data.dataset import choose
 from gevit.environment import environment
 from gevit.evaluation.evaluate import accuracy_by_angle
+from gevit.model_card import REPORT
 from gevit.models import list_models
 from gevit.models.base import info_of
 from gevit.models.info import ModelInfo
@@ -67,7 +68,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[TrainConfig]:
             "environment": environment(),
         }
         config.folder.mkdir(parents=True)
-        (config.folder / runner.REPORT).write_text(json.dumps(report))
+        (config.folder / REPORT).write_text(json.dumps(report))
 
     def by_angle(folder: Path, data: DataSet, images: int, angles: tuple[float, ...]) -> dict[str, float]:
         return dict.fromkeys((f"{angle:g}" for angle in angles), 0.5)
@@ -251,7 +252,7 @@ def test_refused_before_anything_is_run(tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_damaged_report_is_named(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = STUDIES["table2"]("smoke")
     config = config_of(study, "smoke", study.runs[0])
-    report = tmp_path / "runs" / runner._run_name(config, runner._open(config, None)) / runner.REPORT
+    report = tmp_path / "runs" / runner._run_name(config, runner._open(config, None)) / REPORT
     report.parent.mkdir(parents=True)
     report.write_text(text)
     assert reproduce(tmp_path, "table2", "--budget", "smoke") == 2

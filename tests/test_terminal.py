@@ -91,8 +91,7 @@ def test_the_bar_keeps_to_its_line(columns: int, monkeypatch: pytest.MonkeyPatch
         display.go_on(2, before, math.inf)
         with display:
             display.step(row, 12)
-            with display.validation(10) as advance:
-                advance(5)
+            display.validation(10)(5)
             display.epoch(outcome, outcome, is_best=True)
     with display.bar("testing", 10) as advance:
         advance(10)

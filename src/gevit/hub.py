@@ -14,7 +14,7 @@ from gevit.environment import needs
 from gevit.files import write_aside
 from gevit.model_card import CARD, model_card
 from gevit.models.base import EquivariantModel
-from gevit.persistence import HUB_CONFIG, IN_RUN_FOLDER, load, save_pair
+from gevit.persistence import HUB_CONFIG, WEIGHTS, load, save_pair
 
 
 def save_pretrained(model: EquivariantModel, folder: str | Path) -> None:
@@ -34,13 +34,13 @@ def save_pretrained(model: EquivariantModel, folder: str | Path) -> None:
     ['README.md', 'config.json', 'model.safetensors']
     """
     folder, info = Path(folder), model.describe()
-    described = (folder / IN_RUN_FOLDER).with_suffix(".json")
+    described = (folder / WEIGHTS).with_suffix(".json")
     if described.exists() and described.read_bytes() != info.to_json().encode():
         raise ValueError(  # where there are both, `load` takes this one instead of config.json
-            f"{folder} has another model already, {IN_RUN_FOLDER} and {described.name}; name another folder"
+            f"{folder} has another model already, {WEIGHTS} and {described.name}; name another folder"
         )
     card = model_card(model)
-    save_pair(model, info, folder / IN_RUN_FOLDER, folder / HUB_CONFIG)
+    save_pair(model, info, folder / WEIGHTS, folder / HUB_CONFIG)
     if not (folder / CARD).exists():
         with write_aside(folder / CARD) as aside:
             aside.write_text(card, encoding="utf-8", errors="backslashreplace")
@@ -79,7 +79,7 @@ def from_pretrained(
             cache_dir=cache_dir,
             force_download=force_download,
             local_files_only=local_files_only,
-            allow_patterns=[HUB_CONFIG, IN_RUN_FOLDER, CARD],
+            allow_patterns=[HUB_CONFIG, WEIGHTS, CARD],
         )
     except (OSError, ValueError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)

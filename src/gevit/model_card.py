@@ -9,9 +9,9 @@ from typing import Any
 from gevit.evaluation import presentation
 from gevit.evaluation.metrics import ClassScores, Evaluation
 from gevit.evaluation.predict import expected_images
-from gevit.models.base import EquivariantModel
+from gevit.models.base import EquivariantModel, count_parameters
 from gevit.models.info import ModelInfo
-from gevit.persistence import HUB_CONFIG, IN_RUN_FOLDER, is_as_loaded
+from gevit.persistence import HUB_CONFIG, WEIGHTS, is_as_loaded
 from gevit.rendering import escape
 from gevit.rendering.words import printable
 
@@ -56,7 +56,7 @@ def model_card(model: EquivariantModel) -> str:
 def _saved_card(weights: Path) -> str:
     """The card that `save_pretrained` wrote with these weights; the `README.md` of something else is none."""
     card = weights.parent / CARD
-    if weights.name != IN_RUN_FOLDER or not card.is_file():
+    if weights.name != WEIGHTS or not card.is_file():
         return ""
     text = card.read_text(encoding="utf-8", errors="backslashreplace")
     is_hub_folder = (weights.parent / HUB_CONFIG).is_file() and not weights.with_suffix(".json").exists()
@@ -68,7 +68,7 @@ def _title(info: ModelInfo) -> str:
 
 
 def _introduction(model: EquivariantModel, info: ModelInfo) -> str:
-    parameters = sum(parameter.numel() for parameter in model.parameters())
+    parameters = count_parameters(model)
     kind = "classifier" if info.num_classes else "feature extractor"
     return (
         f"An image {kind} of {parameters:,} parameters, built with gevit on the group {model.group}: translations"

@@ -23,7 +23,7 @@ from gevit.models.info import FORMAT, ModelInfo
 from gevit.models.registry import build, list_models
 from gevit.orbit import Orbit
 
-IN_RUN_FOLDER = "model.safetensors"
+WEIGHTS = "model.safetensors"
 HUB_CONFIG = "config.json"
 _DIGEST = "gevit_sha256"
 _LARGEST_INFO = 2**24
@@ -113,16 +113,14 @@ def _pair(path: str | Path) -> tuple[Path, Path]:
     if not path.exists() and not path.suffix:
         raise ValueError(f"there is no {path}; expected the folder of a run, or a .safetensors file")
     if path.is_dir():
-        path = path / IN_RUN_FOLDER
+        path = path / WEIGHTS
     if path.name == HUB_CONFIG and not path.with_suffix(".safetensors").exists():
-        path = path.with_name(IN_RUN_FOLDER)
+        path = path.with_name(WEIGHTS)
     hub_config = path.with_name(HUB_CONFIG)
-    if path.name == IN_RUN_FOLDER and hub_config.is_file() and not path.with_suffix(".json").exists():
+    if path.name == WEIGHTS and hub_config.is_file() and not path.with_suffix(".json").exists():
         return path, hub_config
     if path.suffix not in (".safetensors", ".json"):
-        raise ValueError(
-            f"expected a .safetensors file, the .json beside it, or a folder with {IN_RUN_FOLDER}, got {path}"
-        )
+        raise ValueError(f"expected a .safetensors file, the .json beside it, or a folder with {WEIGHTS}, got {path}")
     return path.with_suffix(".safetensors"), path.with_suffix(".json")
 
 
@@ -183,7 +181,7 @@ def _existing(path: Path) -> Path:
     if not path.is_file():
         raise ValueError(
             f"there is no {path}; a model is saved as two files, NAME.safetensors and NAME.json, or "
-            f"{IN_RUN_FOLDER} and {HUB_CONFIG}"
+            f"{WEIGHTS} and {HUB_CONFIG}"
         )
     return path
 

@@ -25,7 +25,7 @@ from gevit.data import DataSet, list_datasets, open_dataset
 from gevit.evaluation.matching import check_match
 from gevit.evaluation.predict import contrast, looks_inverted
 from gevit.models.base import EquivariantModel, info_of
-from gevit.persistence import load
+from gevit.persistence import WEIGHTS, load
 
 MOST_IMAGES, MOST_MODELS, MOST_SETS = 512, 4, 2
 MINE = "yours"
@@ -93,7 +93,7 @@ class Lab:
         """Take a model: the contents of its two files."""
         name = f"model-{name_of_content(info + weights)}"
         with tempfile.TemporaryDirectory(dir=self.folder) as folder:
-            path = Path(folder, "model.safetensors")
+            path = Path(folder, WEIGHTS)
             path.write_bytes(weights)
             path.with_suffix(".json").write_bytes(info)
             try:

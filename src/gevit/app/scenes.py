@@ -16,7 +16,7 @@ from gevit.data.catalog import CATALOG
 from gevit.data.storage import data_root
 from gevit.groups import Cyclic, Group
 from gevit.models.attention_maps import attention_layers
-from gevit.models.base import EquivariantModel, info_of
+from gevit.models.base import EquivariantModel, count_parameters, info_of
 from gevit.models.info import ModelInfo
 from gevit.persistence import load
 from gevit.pretrained import Pretrained, list_pretrained
@@ -71,7 +71,7 @@ class Contender:
             "encoding": info.encoding if isinstance(info.encoding, str) else ", ".join(info.encoding),
             "group": str(self.model.group),
             "order": self.model.group.order,
-            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "parameters": count_parameters(self.model),
             "data": info.data,
             "accuracy": percent(accuracy) if isinstance(accuracy, float) else None,
             "layers": ["lifting", *self.model.body],

@@ -57,6 +57,12 @@ class Dropout(NamedTuple):
         """What the others are multiplied with."""
         return 65536 / (65536 - self.threshold)
 
+    def seeds(self, device: torch.device) -> tuple[Int[Tensor, ""], Int[Tensor, ""]]:
+        """The numbers low and high."""
+        seed = self.seed.to(device, non_blocking=True)
+        low = scramble((seed & _32_BITS) + 0x9E3779B9)
+        return low, scramble(seed >> 32 ^ low)
+
     def noise_of_pixels(
         self, head: Int[Tensor, "*#places"], pixel: Int[Tensor, "*#places"]
     ) -> tuple[Int[Tensor, "*#places"], Int[Tensor, "*#places"]]:
@@ -66,9 +72,7 @@ class Dropout(NamedTuple):
             head: image * heads + head, with images counted from the first of those at hand.
             pixel: row * width + column.
         """
-        seed = self.seed.to(pixel.device, non_blocking=True)
-        low = scramble((seed & _32_BITS) + 0x9E3779B9)
-        high = scramble(seed >> 32 ^ low)
+        low, high = self.seeds(pixel.device)
         key = scramble(head + high) ^ low
         a = scramble(pixel + key)
         return a.to(torch.int32), scramble((a ^ pixel) + scramble(key + 0x78DDE6E4)).to(torch.int32)

@@ -4,8 +4,8 @@ Queries, keys and values are many times larger than the signal they are made of 
 they are made for a few images at a time, and made again in the backward pass instead of being kept: a layer works in
 the memory of its input. `native` makes them itself, of one head and image at a time. As an operator it is opaque to
 `torch.compile` and `torch.export`, which see its shapes alone: a graph of a few large operators would have all tiles of
-`factored` in memory at once. But `torch.export` is shown `factored` as the plain PyTorch that it is, to run where there
-is no gevit.
+`factored` in memory at once. Only `torch.export` with `backend='factored'` sees inside: it traces `graph`, a few
+standard operators (`factored` itself where there is dropout), so that the program runs where gevit is not installed.
 
 First derivatives come from the backends. Higher ones are those of the equation, in plain PyTorch, with its memory.
 """
@@ -148,6 +148,10 @@ def _equation(call: Call) -> Tensor:
     return _whole(call, attend_reference)
 
 
+def _exported(query: Tensor, key: Tensor, value: Tensor, positions: Positions, scale: float, _: Dropout) -> Tensor:
+    return graph.forward(query, key, value, positions, scale)
+
+
 _ARGUMENTS = (
     "Tensor query, Tensor? key, Tensor? value, Tensor? weight, Tensor? bias, Tensor? out_weight, Tensor? out_bias, "
     "Tensor space, Tensor element, Tensor offset_index, Tensor element_index, Tensor seed, "
@@ -268,14 +272,12 @@ class _Attend(_Differentiable):
     @staticmethod
     def backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
         kept, *tensors = ctx.saved_tensors
+        others = [None] * (TENSORS - DIFFERENTIABLE + len(ctx.options) + 1)  # tables, options and `keep` have none
         if grad is None:
-            return (None,) * (len(tensors) + len(ctx.options) + 1)  # of `keep`, too
+            return (*[None] * DIFFERENTIABLE, *others)
         grads = _AttendBackward.apply(grad, kept, *tensors, *ctx.options)  # type: ignore[no-untyped-call]
-        return (*[None if x is None else g for x, g in zip(tensors, grads, strict=False)], *[None] * 9)
-
-
-def _exported(query: Tensor, key: Tensor, value: Tensor, positions: Positions, scale: float, _: Dropout) -> Tensor:
-    return graph.forward(query, key, value, positions, scale)
+        found = [None if x is None else g for x, g in zip(tensors[:DIFFERENTIABLE], grads, strict=True)]
+        return (*found, *others)
 
 
 class _AttendBackward(_Differentiable):
@@ -307,7 +309,7 @@ class _AttendBackward(_Differentiable):
         wanted = tuple(u for u, x in zip(upstream, differentiable, strict=True) if x is not None)
         with full_precision(grad.device):  # of whoever calls backward() under autocast, too
             d_grad, *grads = torch.func.vjp(gradients, grad, *_present(differentiable))[1](wanted)
-        return (d_grad, None, *_in_place_of(differentiable, grads), *[None] * 8)
+        return (d_grad, None, *_in_place_of(differentiable, grads), *[None] * (len(tables) + len(ctx.options)))
 
 
 torch.library.impl("gevit::attend", "default", _forward)

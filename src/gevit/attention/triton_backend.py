@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gevit.attention.dropout import Dropout, scramble
+from gevit.attention.dropout import Dropout, noise_of_offsets, noise_of_pairs
 from gevit.encoding import Positions
 
 # Whatever it reads, it computes in float32.
@@ -184,21 +184,20 @@ class _Problem:
 
     def _noise(self, dropout: Dropout, first_plane: int) -> dict[str, Any]:
         """The random numbers of dropout that are not those of a place; see `dropout.py`."""
-        low = scramble((dropout.seed & 0xFFFFFFFF) + 0x9E3779B9)
-        high = scramble(dropout.seed >> 32 ^ low)
-        pairs = self.sizes.met * self.sizes.outputs * ((self.sizes.keys + 1) // 2)
-
-        def numbers(count: int, first: int) -> Tensor:
-            return scramble(torch.arange(count if dropout.rate else 0, device=self.device) + first).int()
-
+        low, high = dropout.seeds(dropout.seed.device)
+        pairs, offsets = (  # h~ * outputs + h, and j
+            torch.arange(count if dropout.rate else 0, device=self.device)
+            for count in (self.sizes.met * self.sizes.outputs, self.sizes.side**2)
+        )
+        half_keys = torch.arange((self.sizes.keys + 1) // 2, device=self.device)
         return {
             "low": int(low.int()),
             "high": int(high.int()),
             "first_plane": first_plane,
             "lowest": (dropout.threshold << 16) - 2**31,
             "enlarged": dropout.scale,
-            "pair_noise": numbers(pairs, 0x3C6EF372),
-            "offset_noise": numbers(2 * self.sizes.side**2, 0xDAA66D2B),
+            "pair_noise": noise_of_pairs(pairs[:, None], half_keys),
+            "offset_noise": torch.stack(noise_of_offsets(offsets), 1),
         }
 
     def forward(self) -> Tensor:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gevit.rendering.words import FIGURES, epoch_number, figure
+from gevit.rendering.words import METRICS, epoch_number, metric_text
 from gevit.training.config import SETTINGS, TrainConfig, kind_of, merged, read_yaml
 from gevit.training.run_folder import CONFIG, resumed_config
 
@@ -65,10 +65,10 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(outcome, indent=2))
     else:
         select = outcome["select"]
-        chosen = figure(select, outcome[f"valid_{select}"])
+        chosen = metric_text(select, outcome[f"valid_{select}"])
         print(
             f"test accuracy {outcome['test_accuracy']:.2%}, macro-F1 {outcome['test_macro_f1']:.2%} (epoch "
-            f"{epoch_number(outcome['best_epoch'])}, best on validation with {FIGURES[select]} {chosen})\n"
+            f"{epoch_number(outcome['best_epoch'])}, best on validation with {METRICS[select]} {chosen})\n"
             f"equivariance error {outcome['equivariance']['logits']:.1e} (logits, quarter turns and flips in "
             f"{outcome['equivariance']['group']})\nmodel   {outcome['model']}\n"
             f"report  {outcome['report']}"

@@ -21,7 +21,7 @@ from gevit.equivariance import RelativeError, Report, measure, measure_layers, w
 from gevit.equivariance.comparison import NothingToShow, compare_translation
 from gevit.evaluation.evaluate import equivariance_rows, logits_by_angle
 from gevit.groups import Dihedral
-from gevit.models.base import EquivariantModel, info_of
+from gevit.models.base import EquivariantModel, count_parameters, info_of
 from gevit.models.info import ModelInfo
 
 QUARTER_TURNS_AND_FLIPS = Dihedral(4)
@@ -270,7 +270,7 @@ def examine(
             info=info,
             weights=weights or f"trained on {info.data or 'unknown data'}",
             dtype=parameter.dtype,
-            parameters=sum(p.numel() for p in model.parameters()),
+            parameters=count_parameters(model),
             measured_images=len(some),
             logits=logits,
             layers=layers,

@@ -212,6 +212,11 @@ def _frozen_statistics(layer: nn.Module) -> Iterator[None]:
             norm.get_buffer("num_batches_tracked").copy_(batches)
 
 
+def count_parameters(model: nn.Module) -> int:
+    """How many numbers are learned."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
 def info_of(model: nn.Module) -> ModelInfo:
     """What is known of a model that `load` gave, alone or in an `Orbit`."""
     info = getattr(model, "info", None)

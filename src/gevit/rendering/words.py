@@ -49,14 +49,14 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}%"
 
 
-# That tell how good a model is, and what to call them.
-FIGURES = {"loss": "loss", "accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1"}
+# What tells how good a model is, and what to call it.
+METRICS = {"loss": "loss", "accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1"}
 
 
-def figure(name: str, value: float) -> str:
-    """The value of one of `FIGURES`.
+def metric_text(name: str, value: float) -> str:
+    """The value of one of `METRICS`.
 
-    >>> figure("macro_f1", 0.8123), figure("loss", 0.8123)
+    >>> metric_text("macro_f1", 0.8123), metric_text("loss", 0.8123)
     ('81.2%', '0.8123')
     """
     return f"{value:.4f}" if name == "loss" else percent(value)

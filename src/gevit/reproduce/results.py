@@ -13,13 +13,11 @@ from typing import Any
 from gevit.files import write_aside
 from gevit.reproduce.budgets import config_of
 from gevit.reproduce.study import Cell, Result, Study
-from gevit.training.config import TrainConfig
+from gevit.training.config import PLACES, TrainConfig
 
 # To be raised whenever results of before are no longer comparable, or no longer readable.
 FORMAT = 2
 IDENTITY = ("study", "budget", "run", "seed")
-# Where things lie is no part of an experiment.
-PLACES = ("out", "data_root")
 REMEDY = "move it away, and the same command makes it again"
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gevit.files import is_left_over
+from gevit.model_card import REPORT
 from gevit.rendering.words import duration
 from gevit.reproduce.budgets import config_of
 from gevit.reproduce.results import read_results, result_path, settings_of, write_result
@@ -24,8 +25,6 @@ from gevit.training.config import TrainConfig
 if TYPE_CHECKING:
     from gevit.data import DataSet
 
-# Of a training run.
-REPORT = "report.json"
 # What is half-written for so long is of a process that was killed, and not of one that shares the study.
 OLD_SECONDS = 60
 

@@ -140,7 +140,7 @@ class RunState:
     """Weights, their moving average, the optimizer's moments, the best weights so far, the scale of a loss that is
     differentiated in float16, and the progress.
 
-    A state is of a run on certain data, whose digest it carries. The best weights are those with the best figure on
+    A state is of a run on certain data, whose digest it carries. The best weights are those with the best metric on
     validation, `select`.
     """
 

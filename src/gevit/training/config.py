@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gevit.data.archive import name_of
-from gevit.rendering.words import FIGURES
+from gevit.rendering.words import METRICS
 
 LARGEST_FILE = 20_000  # bytes; the settings of a run take about 1,000
 LONGEST_VALUE = 80  # characters of a value that an error shows
 EPOCHS = 20  # of a run that has no other end
+# Where things lie: no part of the experiment, and different on each process.
+PLACES = ("out", "data_root")
 PRECISIONS = ("float32", "bf16-mixed", "16-mixed")
-OLDER_NAMES = {"precision": {"bfloat16": "bf16-mixed"}}  # which files of settings may have
 RATES = {"muon": 2e-2, "adam": 1e-3, "adamw": 1e-3, "sgd": 1e-2}  # learning rates of those that have no other
 
 
@@ -178,8 +179,8 @@ class TrainConfig:
     select: str = _setting(
         "optimization",
         "accuracy",
-        "figure on the validation images by which the epoch is chosen",
-        choices=tuple(FIGURES),
+        "metric on the validation images by which the epoch is chosen",
+        choices=tuple(METRICS),
     )
 
     seed: int = _setting("machine", 0, "seed of everything random", SEED)
@@ -204,7 +205,6 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name, entry in SETTINGS.items():
             value = _typed(name, getattr(self, name))
-            value = OLDER_NAMES.get(name, {}).get(value, value)
             object.__setattr__(self, name, value)
             choices, check = entry.metadata["choices"], entry.metadata["check"]
             if choices and value is not None and value not in choices:

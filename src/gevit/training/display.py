@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from gevit.rendering.words import epoch_number, figure, printable
+from gevit.rendering.words import epoch_number, metric_text, printable
 from gevit.training.config import TrainConfig
 from gevit.training.log import Row
 
@@ -62,7 +62,7 @@ class Display:
         # A reset replaces all fields of a task by those that it is given.
         self._progress.reset(self._task, completed=step, total=_whole(steps), **NOTHING_YET)
         if best:
-            self._progress.update(self._task, best=self._figure(best))
+            self._progress.update(self._task, best=self._best_text(best))
 
     def say(self, message: str) -> None:
         """A line of text."""
@@ -79,9 +79,8 @@ class Display:
             speed=f"{row['images_per_second']:.0f}",
         )
 
-    @contextlib.contextmanager
-    def validation(self, images: int) -> Iterator[Callable[[int], None]]:
-        """Show how far a validation is; yields a function that is told how many images more are done."""
+    def validation(self, images: int) -> Callable[[int], None]:
+        """Show how far a validation is: a function that is told how many images more are done."""
         done = 0
 
         def advance(count: int) -> None:
@@ -89,11 +88,11 @@ class Display:
             done += count
             self._progress.update(self._task, description=f"validating {100 * done // images}%")
 
-        yield advance
+        return advance
 
     def epoch(self, row: Row, best: Row, is_best: bool) -> None:
         """Show an epoch's outcome."""
-        self._progress.update(self._task, best=self._figure(best))
+        self._progress.update(self._task, best=self._best_text(best))
         more = f" balanced {row['valid_balanced_accuracy']:.2%}" if self._select == "balanced_accuracy" else ""
         self.say(
             f"epoch {epoch_number(row['epoch']):>3}{self._epochs}  train loss {row['train_loss']:.4f} acc "
@@ -102,8 +101,8 @@ class Display:
             f"{row['images_per_second']:.0f} images/s  {row['seconds']:.0f} s{'  *' if is_best else ''}"
         )
 
-    def _figure(self, best: Row) -> str:
-        return f"{figure(self._select, best[f'valid_{self._select}'])} (epoch {epoch_number(best['epoch'])})"
+    def _best_text(self, best: Row) -> str:
+        return f"{metric_text(self._select, best[f'valid_{self._select}'])} (epoch {epoch_number(best['epoch'])})"
 
     @contextlib.contextmanager
     def bar(self, title: str, images: int) -> Iterator[Callable[[int], None]]:

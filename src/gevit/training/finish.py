@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
-from gevit.data import DataSet
+from gevit.data import DataSet, Split
 from gevit.data.dataset import choose
 from gevit.environment import joined
+from gevit.equivariance import Report
 from gevit.evaluation.evaluate import accuracy_by_angle, equivariance_of, evaluate
+from gevit.evaluation.metrics import Evaluation
+from gevit.models.base import EquivariantModel, count_parameters
 from gevit.models.info import ModelInfo
-from gevit.persistence import save
+from gevit.persistence import WEIGHTS, save
 from gevit.rendering.words import epoch_number, printable
 from gevit.training.checkpoint import RunState
 from gevit.training.config import TrainConfig
@@ -58,20 +60,11 @@ def finish(
     """
     best = state.progress.best
     assert best is not None, "a run has at least one epoch"
-    model: Any = make_model(config, info)
+    model = make_model(config, info)
     model.load_state_dict(state.best_weights)
     model.eval().to(device)
     display.say(f"testing the weights of epoch {epoch_number(best['epoch'])}, the best on validation")
-    with display.bar("testing", len(data.test)) as progress:
-        test = evaluate(model, data.test, data.normalize, batch_size, progress)
-    some = choose(data.test.labels, rotated // ANGLES)
-    angles = [360 * k / ANGLES for k in range(ANGLES)]
-    with display.bar("testing rotated images", ANGLES * len(some)) as progress:
-        by_angle = accuracy_by_angle(
-            model, data.test.images(some), data.test.labels[some], data.normalize, angles, batch_size, progress
-        )
-    images = data.normalize(data.test.images(choose(data.test.labels, IMAGES_FOR_EQUIVARIANCE)))
-    logits, maps = equivariance_of(model, images)
+    measured = _measure(model, info, data.test, display, batch_size, rotated // ANGLES)
     record = RunRecord(
         title=f"{config.model} on {label}",
         config=dataclasses.asdict(config),
@@ -82,45 +75,68 @@ def finish(
         best_epoch=best["epoch"],
         seconds=state.progress.seconds,
         data_note=data.note,
-        test=test,
-        equivariance=logits,
-        equivariance_maps=maps,
-        by_angle=by_angle,
-        by_angle_images=len(some),
         classes=data.classes,
+        **measured._asdict(),
     )
     trained = {
         **info.trained,
         "seed": config.seed,
         **best,
-        "test_accuracy": test.accuracy,
-        "test_balanced_accuracy": test.balanced_accuracy,
-        "test_macro_f1": test.macro_f1,
-        "test_images": test.n,
-        "training_seconds": state.progress.seconds,
-        "command": printable(state.progress.command),  # a name in it may be no text
+        **_scores(measured.test),
+        "test_images": measured.test.n,
+        "training_seconds": record.seconds,
+        "command": printable(record.command),  # a name in it may be no text
     }
-    save(model, dataclasses.replace(info, trained=trained), config.folder / "model.safetensors")
+    save(model, dataclasses.replace(info, trained=trained), config.folder / WEIGHTS)
     write_report(config.folder, record)
     return {
-        "model": str(config.folder / "model.safetensors"),
+        "model": str(config.folder / WEIGHTS),
         "report": str(config.folder / "report.html"),
         "parameters": record.parameters,
         "best_epoch": record.best_epoch,
         "select": config.select,
         **{name: value for name, value in best.items() if name.startswith("valid_")},
-        "test_accuracy": test.accuracy,
-        "test_balanced_accuracy": test.balanced_accuracy,
-        "test_macro_f1": test.macro_f1,
+        **_scores(measured.test),
         "equivariance": {
             "group": str(model.group),
-            "logits": record.equivariance.worst,
-            "feature_maps": record.equivariance_maps.worst,
+            "logits": measured.equivariance.worst,
+            "feature_maps": measured.equivariance_maps.worst,
         },
         "seconds": record.seconds,
     }
 
 
-def count_parameters(model: nn.Module) -> int:
-    """How many numbers are learned."""
-    return sum(parameter.numel() for parameter in model.parameters())
+class _Measured(NamedTuple):
+    """What the test images say of a model, by the names of `RunRecord`."""
+
+    test: Evaluation
+    equivariance: Report
+    equivariance_maps: Report
+    by_angle: dict[float, float]
+    by_angle_images: int
+
+
+def _measure(
+    model: EquivariantModel, info: ModelInfo, images: Split, display: Display, batch_size: int, rotated: int
+) -> _Measured:
+    """Test a model on all images as they are, and on so many rotated by every angle."""
+    with display.bar("testing", len(images)) as progress:
+        test = evaluate(model, images, info.normalize, batch_size, progress)
+    some = choose(images.labels, rotated)
+    angles = [360 * k / ANGLES for k in range(ANGLES)]
+    with display.bar("testing rotated images", ANGLES * len(some)) as progress:
+        by_angle = accuracy_by_angle(
+            model, images.images(some), images.labels[some], info.normalize, angles, batch_size, progress
+        )
+    few = images.images(choose(images.labels, IMAGES_FOR_EQUIVARIANCE))
+    logits, maps = equivariance_of(model, info.normalize(few))
+    return _Measured(test, logits, maps, by_angle, len(some))
+
+
+def _scores(test: Evaluation) -> dict[str, float]:
+    """As they are called in what is known of a model, and in the outcome of a run."""
+    return {
+        "test_accuracy": test.accuracy,
+        "test_balanced_accuracy": test.balanced_accuracy,
+        "test_macro_f1": test.macro_f1,
+    }

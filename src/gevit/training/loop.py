@@ -28,13 +28,13 @@ from gevit.data import DataSet
 from gevit.environment import environment
 from gevit.evaluation.evaluate import evaluate
 from gevit.evaluation.metrics import Evaluation, tally
-from gevit.models.base import EquivariantModel
-from gevit.persistence import save
-from gevit.rendering.words import FIGURES
+from gevit.models.base import EquivariantModel, count_parameters
+from gevit.persistence import WEIGHTS, save
+from gevit.rendering.words import METRICS
 from gevit.training import finish
 from gevit.training.batches import For, check_batch_size, class_weights, seed_for
 from gevit.training.checkpoint import Progress, RunState, newest_good_checkpoint, save_checkpoint
-from gevit.training.config import TrainConfig
+from gevit.training.config import PLACES, TrainConfig
 from gevit.training.display import Display
 from gevit.training.log import Row, RunLog
 from gevit.training.optimizer import learning_rate, make_optimizer, run_length
@@ -53,9 +53,6 @@ from gevit.training.setup import (
     take_weights,
 )
 from gevit.training.stopping import Budget, Interrupt, Moment
-
-# Each process may have these in another place; all else is as the first process has it.
-PLACES = ("out", "data_root")
 
 
 class NonFiniteError(ArithmeticError):
@@ -87,9 +84,9 @@ def train(config: TrainConfig, resume: bool = False, command: str = "", began: f
     on_first_process(fabric, lambda: check_folder(config, resume))  # before the images are read, which may take long
     data, label, origin = on_every_process(fabric, lambda: open_data(config))
     run = Run(config, fabric, data, origin, began)
-    parameters = sum(parameter.numel() for parameter in run.state.model.parameters())
     run.display.say(
-        f"{config.model}, preset {run.info.preset}, {parameters:,} parameters, on {label}, in {config.folder}"
+        f"{config.model}, preset {run.info.preset}, {count_parameters(run.state.model):,} parameters, on {label}, "
+        f"in {config.folder}"
     )
     with contextlib.ExitStack() as until_the_report:
         # Only now: settings that cannot be run must not touch the folder.
@@ -186,8 +183,7 @@ class Run:
         """Keep, for the report, what started the run and what it runs on."""
         progress = self.state.progress
         progress.command = progress.command or command
-        # Earlier versions had the name of the folder at Weights & Biases.
-        progress.run_id = progress.run_id or (self.folder.name if progress.step else uuid.uuid4().hex)
+        progress.run_id = progress.run_id or uuid.uuid4().hex
         if here not in progress.environments:
             progress.environments.append(here)
 
@@ -274,7 +270,7 @@ class Run:
         seconds = []
         for _ in range(4):  # the first time takes longer, and on a busy machine any may: one hiccup is not the pace
             began = time.monotonic()
-            evaluate(self.state.kept_model, some, self.data.normalize, self.evaluation_batch)
+            evaluate(self.state.kept_model, some, self.info.normalize, self.evaluation_batch)
             seconds.append((time.monotonic() - began) / len(some))
         self.state.progress.evaluation_seconds = min(seconds)
 
@@ -368,7 +364,7 @@ class Run:
             "lr": self.optimizer.param_groups[0]["lr"],
             "train_loss": progress.epoch_loss / steps,
             "train_accuracy": progress.epoch_correct / steps,
-            **{f"valid_{name}": getattr(valid, name) for name in FIGURES},
+            **{f"valid_{name}": getattr(valid, name) for name in METRICS},
             "seconds": progress.epoch_seconds + validation_seconds,
             "images_per_second": steps * self.batches.batch_size / progress.epoch_seconds,
         }
@@ -390,8 +386,8 @@ class Run:
         classes = len(self.data.classes)
         loss, confusion = torch.zeros(1, dtype=torch.float64), torch.zeros(classes, classes, dtype=torch.int64)
         if len(share):  # there may be fewer images than processes
-            with self.display.validation(len(share)) as progress:
-                result = evaluate(model, share, self.data.normalize, self.evaluation_batch, progress)
+            progress = self.display.validation(len(share))
+            result = evaluate(model, share, self.info.normalize, self.evaluation_batch, progress)
             loss, confusion = loss + result.loss * result.n, torch.tensor(result.confusion)
         return tally(self._total(confusion), float(self._total(loss)) / len(self.data.valid))
 
@@ -405,7 +401,7 @@ class Run:
         best = self.state.progress.best
         info = dataclasses.replace(self.info, trained={**self.info.trained, "seed": self.config.seed, **(best or {})})
         model = self.state.kept_model
-        save(model, info, self.folder / "model.safetensors")
+        save(model, info, self.folder / WEIGHTS)
 
     def _open_log(self) -> RunLog:
         progress, config = self.state.progress, self.config

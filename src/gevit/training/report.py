@@ -14,15 +14,16 @@ from gevit.evaluation import presentation
 from gevit.evaluation.evaluate import equivariance_rows
 from gevit.evaluation.metrics import Evaluation
 from gevit.files import write_aside
+from gevit.model_card import REPORT
 from gevit.rendering import charts, escape
 from gevit.rendering.charts import BLUE, FONT, INK, ORANGE
 from gevit.rendering.pages import render
 from gevit.rendering.tables import Table
 from gevit.rendering.words import (
-    FIGURES,
+    METRICS,
     duration,
     epoch_number,
-    figure,
+    metric_text,
     percent,
     percent_range,
     printable,
@@ -62,7 +63,7 @@ class RunRecord:
         command: the command line that started it.
         environment: versions and machine.
         parameters: number of weights.
-        history: one row an epoch: epoch, step, lr, train_loss, train_accuracy, the `FIGURES` on validation (valid_loss,
+        history: one row an epoch: epoch, step, lr, train_loss, train_accuracy, the `METRICS` on validation (valid_loss,
             valid_accuracy, valid_balanced_accuracy, valid_macro_f1), seconds, images_per_second.
         best_epoch: the epoch whose weights were kept; the last one may be a part of one.
         seconds: training time over all resumes.
@@ -114,7 +115,7 @@ def write_report(folder: Path, run: RunRecord) -> None:
     """Write `report.json`, `report.md` with `curves.png`, and `report.html`, which needs no other file."""
     charts.save(curves_figure(run.history, run.best_epoch), folder / CURVES)
     texts = {
-        "report.json": json.dumps(run.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n",
+        REPORT: json.dumps(run.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n",
         "report.md": markdown(run),
         "report.html": page(run),
     }
@@ -191,7 +192,7 @@ def headlines(run: RunRecord) -> Table:
         (
             "epoch kept",
             f"{epoch_number(run.best_epoch)} of {epoch_number(run.history[-1]['epoch'])}",
-            f"chosen on validation, {FIGURES[select]} {figure(select, run.best[f'valid_{select}'])}",
+            f"chosen on validation, {METRICS[select]} {metric_text(select, run.best[f'valid_{select}'])}",
         ),
         ("training time", duration(run.seconds), _speed(run)),
         ("parameters", f"{run.parameters:,}", f"{len(run.classes)} classes"),
@@ -209,7 +210,7 @@ def headlines(run: RunRecord) -> Table:
 
 def history_table(history: Sequence[Row]) -> Table:
     """One row an epoch."""
-    columns = ("train_loss", "train_accuracy", *(f"valid_{name}" for name in FIGURES), "lr", "seconds")
+    columns = ("train_loss", "train_accuracy", *(f"valid_{name}" for name in METRICS), "lr", "seconds")
     rows = [(epoch_number(row["epoch"]), *(_number(name, row.get(name)) for name in columns)) for row in history]
     return Table(("epoch", *(name.replace("_", " ") for name in columns)), rows)
 

@@ -85,9 +85,11 @@ def held(config: TrainConfig, resume: bool) -> Iterator[None]:
 
 def set_aside(folder: Path) -> Path:
     """Move what a run would overwrite as it starts from the beginning to a new folder in its own; returns that."""
+    from gevit.persistence import WEIGHTS  # and torch with it, which the flags of a run do without
+
     kept = next(path for number in itertools.count(1) if not (path := folder / f"before-restart-{number}").exists())
     kept.mkdir()
-    for name in (CHECKPOINTS, "model.safetensors", "model.json", "steps.csv", "metrics.csv"):
+    for name in (CHECKPOINTS, WEIGHTS, "model.json", "steps.csv", "metrics.csv"):
         if (folder / name).exists():
             (folder / name).rename(kept / name)
     return kept
