@@ -172,12 +172,14 @@ def test_no_whole_checkpoint_at_all(home: Path, straight: Path, stopped: Path) -
     shutil.copytree(stopped, run)
     for path, damage in zip(checkpoint_paths(run / "checkpoints"), (cut, empty), strict=True):
         damage(path)
+    (run / "report.html").write_text("of before")
     said = run_to_end(["train", "--out", run.name, "--resume"], home)
     assert said.count("is damaged") == 2
     assert "warning: no checkpoint is whole; starting from the beginning" in said
     assert "kept in none-whole/before-restart-1" in said
     assert_same_run(straight, run)
     kept = run / "before-restart-1"
+    assert (kept / "report.html").read_text() == "of before"
     assert (kept / "model.safetensors").read_bytes() == (stopped / "model.safetensors").read_bytes()
     assert {path.name for path in checkpoint_paths(kept / "checkpoints")} == {
         path.name for path in checkpoint_paths(stopped / "checkpoints")

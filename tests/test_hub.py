@@ -98,15 +98,16 @@ class TestRoundTrip:
 def make_run(folder: Path, names: tuple[str, ...]) -> Path:
     """The folder of a training run, as far as a card needs it."""
     model = gevit.create_model("d1_sa", num_classes=len(names), neighborhood=3)
+    run = record(names, environment={"gevit": "1", "torch": "2"})
     facts: dict[str, Any] = {
         "classes": names,
         "data": "photos",
         "mean": (0.5,),
         "std": (0.2,),
-        "trained": {"test_accuracy": 0.9},
+        "trained": {"test_accuracy": run.test.accuracy},
     }
     gevit.save(model, dataclasses.replace(model.describe(), **facts), folder / "model.safetensors")
-    write_report(folder, record(names, environment={"gevit": "1", "torch": "2"}))
+    write_report(folder, run)
     return folder
 
 
@@ -151,6 +152,13 @@ class TestCard:
         model.save_pretrained(tmp_path / "hub")
         assert "Scores" not in (tmp_path / "hub" / "README.md").read_text(encoding="utf-8")
         assert "model-index" not in front_matter(tmp_path / "hub")
+
+    def test_the_report_of_other_weights_is_not_told(self, run_folder: Path, tmp_path: Path) -> None:
+        run = shutil.copytree(run_folder, tmp_path / "run")
+        model = gevit.load(run)
+        gevit.save(model, dataclasses.replace(info_of(model), trained={"epoch": 4}), run / "model.safetensors")
+        gevit.load(run).save_pretrained(tmp_path / "hub")
+        assert "test images" not in (tmp_path / "hub/README.md").read_text()
 
     def test_hostile_names(self, tmp_path: Path) -> None:
         gevit.load(make_run(tmp_path / "run", HOSTILE)).save_pretrained(tmp_path / "hub")

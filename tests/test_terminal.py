@@ -98,3 +98,15 @@ def test_the_bar_keeps_to_its_line(columns: int, monkeypatch: pytest.MonkeyPatch
     bars = [line for line in re.split(r"[\r\n]|\x1b\[\d*[A-Z]", drawn.getvalue()) if "ETA" in line]
     assert bars
     assert all(len(re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", line).rstrip()) <= columns for line in bars)
+
+
+def test_the_line_of_an_epoch_fits_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = io.StringIO()
+    console = Console(file=drawn, width=80, force_terminal=True, color_system=None, soft_wrap=True)
+    monkeypatch.setattr("gevit.training.display.Console", lambda **_: console)
+    losses = dict.fromkeys(("train_loss", "valid_loss", "train_accuracy"), 0.98765)
+    metrics = dict.fromkeys(("valid_accuracy", "valid_balanced_accuracy", "valid_macro_f1"), 0.98765)
+    row = losses | metrics | {"epoch": 100, "seconds": 1234.0, "images_per_second": 12.0}
+    Display(TrainConfig(epochs=100), visible=True).epoch(row, row, is_best=True)
+    assert len(drawn.getvalue().rstrip("\n")) <= 80
+    assert drawn.getvalue().count("98.77%") == 2

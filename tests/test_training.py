@@ -597,3 +597,34 @@ def test_a_run_keeps_what_all_its_processes_ran_on(tmp_path: Path, data: DataSet
         run.note_origin("gevit train --resume", {"commit": commit})
     assert run.state.progress.command == "gevit train"
     assert joined(run.state.progress.environments) == {"commit": "1a, 2b"}
+
+
+def test_the_command_of_a_report_repeats_the_run(tmp_path: Path, data: DataSet) -> None:
+    run = fitted(tmp_path, data, epochs=1)
+    run.note_origin("gevit train --epochs 1", {})
+    assert run.state.progress.command.startswith("gevit train --config")  # the beginning is not known any more
+    run.state.progress.command = "gevit train --epochs 1"
+    run.note_origin("gevit train --resume", {})
+    assert run.state.progress.command == "gevit train --epochs 1"
+    longer = make_run(tmp_path, data, epochs=2)
+    longer.state.progress.command = "gevit train --epochs 1"
+    longer.note_origin("gevit train --resume --epochs 2", {})
+    assert longer.state.progress.command == f"gevit train --config {tmp_path / 'config.yaml'} --out NEW"
+
+
+def test_a_report_does_not_outlive_its_weights(tmp_path: Path, data: DataSet) -> None:
+    run = fitted(tmp_path, data, epochs=1)
+    (tmp_path / "report.json").write_text("{}")
+    run._save_best()
+    assert not (tmp_path / "report.json").exists()
+
+
+def test_an_interrupted_test_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gevit.training.finish.finish", interrupted)
+    limits: dict[str, Any] = {"limit_train": 10, "limit_valid": 10, "batch_size": 5}
+    config = TrainConfig(data="digits", preset="nano", epochs=1, out=str(tmp_path), **limits)
+    with pytest.raises(KeyboardInterrupt, match=f"--out {tmp_path} --resume` tests it"):
+        train(config)

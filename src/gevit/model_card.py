@@ -40,6 +40,8 @@ def model_card(model: EquivariantModel) -> str:
     if source and (card := _saved_card(source)):
         return card
     report = _read_report(source.parent / REPORT) if source and (source.parent / REPORT).is_file() else None
+    if report and report["test"].accuracy != info.trained.get("test_accuracy"):
+        report = None  # of other weights
     sections = [
         _front_matter(info, report["test"].accuracy if report else source and info.trained.get("test_accuracy")),
         f"# {escape.markdown(_title(info))}",

@@ -92,14 +92,20 @@ class Display:
 
     def epoch(self, row: Row, best: Row, is_best: bool) -> None:
         """Show an epoch's outcome."""
-        self._progress.update(self._task, best=self._best_text(best))
-        more = f" balanced {row['valid_balanced_accuracy']:.2%}" if self._select == "balanced_accuracy" else ""
-        self.say(
-            f"epoch {epoch_number(row['epoch']):>3}{self._epochs}  train loss {row['train_loss']:.4f} acc "
-            f"{row['train_accuracy']:.2%}  valid loss {row['valid_loss']:.4f} acc {row['valid_accuracy']:.2%} "
-            f"F1 {row['valid_macro_f1']:.2%}{more}  "
-            f"{row['images_per_second']:.0f} images/s  {row['seconds']:.0f} s{'  *' if is_best else ''}"
-        )
+        number = f"epoch {epoch_number(row['epoch']):>3}{self._epochs}"
+        self._progress.update(self._task, best=self._best_text(best), description=number)
+        scores = f"acc {row['valid_accuracy']:.2%} F1 {row['valid_macro_f1']:.2%}"
+        if self._select == "balanced_accuracy":
+            scores += f" balanced {row['valid_balanced_accuracy']:.2%}"
+        if self.console.is_terminal and self.console.width < WIDE:
+            losses, pace = f"loss {row['train_loss']:.3f}, valid {row['valid_loss']:.3f}", ""
+        else:
+            losses = (
+                f"train loss {row['train_loss']:.4f} acc {row['train_accuracy']:.2%}  "
+                f"valid loss {row['valid_loss']:.4f}"
+            )
+            pace = f"  {row['images_per_second']:.0f} images/s"
+        self.say(f"{number}  {losses} {scores}{pace}  {row['seconds']:.0f} s{'  *' if is_best else ''}")
 
     def _best_text(self, best: Row) -> str:
         return f"{metric_text(self._select, best[f'valid_{self._select}'])} (epoch {epoch_number(best['epoch'])})"

@@ -34,11 +34,11 @@ from gevit.rendering.words import METRICS
 from gevit.training import finish
 from gevit.training.batches import For, check_batch_size, class_weights, seed_for
 from gevit.training.checkpoint import Progress, RunState, newest_good_checkpoint, save_checkpoint
-from gevit.training.config import PLACES, TrainConfig
+from gevit.training.config import PLACES, TrainConfig, read_yaml
 from gevit.training.display import Display
 from gevit.training.log import Row, RunLog
 from gevit.training.optimizer import learning_rate, make_optimizer, run_length
-from gevit.training.run_folder import CHECKPOINTS, CONFIG, check_folder, held, set_aside, write_config
+from gevit.training.run_folder import CHECKPOINTS, CONFIG, REPORTS, check_folder, held, set_aside, write_config
 from gevit.training.setup import (
     check_image_size,
     describe_model,
@@ -99,9 +99,12 @@ def train(config: TrainConfig, resume: bool = False, command: str = "", began: f
             if not fabric.is_global_zero:
                 return {}
             rotated = run.budget.rotated(run.state.progress)
-            return finish.finish(
-                config, run.info, data, label, run.state, fabric.device, run.display, run.evaluation_batch, rotated
-            )
+            try:
+                return finish.finish(
+                    config, run.info, data, label, run.state, fabric.device, run.display, run.evaluation_batch, rotated
+                )
+            except KeyboardInterrupt as error:
+                raise KeyboardInterrupt(f"trained, but not tested to the end; {run.way_on()} tests it") from error
         except OSError as error:
             if "disk is full" in str(error) or error.errno == errno.ENOSPC:
                 raise OSError(
@@ -180,12 +183,21 @@ class Run:
             )
 
     def note_origin(self, command: str, here: dict[str, str]) -> None:
-        """Keep, for the report, what started the run and what it runs on."""
+        """Keep, for the report, what repeats the run and what it runs on."""
         progress = self.state.progress
-        progress.command = progress.command or command
+        progress.command = self._repeating(command)
         progress.run_id = progress.run_id or uuid.uuid4().hex
         if here not in progress.environments:
             progress.environments.append(here)
+
+    def _repeating(self, command: str) -> str:
+        """The command that began the run; its file of settings once they were changed or the beginning is lost."""
+        file, begun = self.folder / CONFIG, self.state.progress.command
+        if not file.exists():
+            return begun or command
+        saved = TrainConfig(**read_yaml(file))
+        is_as_begun = begun and saved == dataclasses.replace(self.config, **{n: getattr(saved, n) for n in PLACES})
+        return begun if is_as_begun else f"gevit train --config {shlex.quote(str(file))} --out NEW"
 
     def fit(self, interrupt: Interrupt) -> None:
         """Run the steps that are left, with a validation after each epoch."""
@@ -401,6 +413,8 @@ class Run:
         best = self.state.progress.best
         info = dataclasses.replace(self.info, trained={**self.info.trained, "seed": self.config.seed, **(best or {})})
         model = self.state.kept_model
+        for name in REPORTS:  # of the weights of before, where a finished run goes on
+            (self.folder / name).unlink(missing_ok=True)
         save(model, info, self.folder / WEIGHTS)
 
     def _open_log(self) -> RunLog:

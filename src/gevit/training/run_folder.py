@@ -15,6 +15,7 @@ from gevit.rendering.words import printable
 from gevit.training.config import SETTINGS, TrainConfig, merged, read_yaml
 
 CONFIG, CHECKPOINTS, LOCK = "config.yaml", "checkpoints", "lock"
+REPORTS = ("report.json", "report.html", "report.md", "curves.png")  # of the weights of a run
 # With another value of one of these it would be another run.
 FIXED = {name for name, entry in SETTINGS.items() if not entry.metadata["may_change"]}
 
@@ -89,7 +90,7 @@ def set_aside(folder: Path) -> Path:
 
     kept = next(path for number in itertools.count(1) if not (path := folder / f"before-restart-{number}").exists())
     kept.mkdir()
-    for name in (CHECKPOINTS, WEIGHTS, "model.json", "steps.csv", "metrics.csv"):
+    for name in (CHECKPOINTS, WEIGHTS, "model.json", "steps.csv", "metrics.csv", "tensorboard", *REPORTS):
         if (folder / name).exists():
             (folder / name).rename(kept / name)
     return kept
