@@ -228,7 +228,7 @@ def converged(budget: str) -> Study:
         notes=(TEST_SELECTION, OURS),
         seeds=3,
         ordered=False,
-        comparisons=((ge, gsa), (ge, ours), (ge, "Z2_SA"), (started, ge)),
+        comparisons=((ge, gsa), (ge, ours), (ge, "Z2_SA"), (gsa, "Z2_SA"), (started, ge)),
     )
 
 
