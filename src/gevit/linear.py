@@ -45,7 +45,8 @@ def halving_window(like: Tensor, height: int, width: int) -> Float[Tensor, "rows
 
 
 class Dropout(nn.Dropout):
-    """Dropout that on a CPU takes a sixth of the time: PyTorch draws number by number, this takes four of 64 bits.
+    """Dropout in a sixth of the time on a CPU: PyTorch draws numbers one by one, this cuts each 64 random bits into
+    four.
 
     There the rate is rounded to a multiple of 2^-16.
     """

@@ -109,7 +109,7 @@ def attention_of(layer: GroupAttention, side: int, case: Case) -> Attention:
 
 
 def multiply_adds(layer: GroupAttention, side: int, case: Case) -> int:
-    """Of the attention of one layer, on images of this side; in training with its gradient."""
+    """The arithmetic of the attention of one layer, on images of this side; in training with its gradient."""
     work = attention_of(layer, side, case)
     return work.forward + (work.backward if case.mode == "train" else 0)
 

@@ -34,7 +34,7 @@ class FeatureInfo(list[MapInfo]):
     """The stages in the order of their maps; `channels()`, `reduction()` and `module_name()` are spelled as in timm."""
 
     def channels(self) -> list[int]:
-        """Of each map."""
+        """The channels of each map."""
         return [stage.channels for stage in self]
 
     def orders(self) -> list[int]:
@@ -42,7 +42,7 @@ class FeatureInfo(list[MapInfo]):
         return [stage.order for stage in self]
 
     def reduction(self) -> list[int]:
-        """Of each map."""
+        """The reduction of each map."""
         return [stage.reduction for stage in self]
 
     def module_name(self) -> list[str]:
