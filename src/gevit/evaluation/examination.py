@@ -129,7 +129,7 @@ class Examination:
         beyond: errors of the logits under quarter turns and flips that are not in the model's group.
         shift: error of the first block's feature maps under a shift on an empty canvas, which no border disturbs;
             None for models for which that cannot be done.
-        angles: by which images were turned, in degrees counter-clockwise.
+        angles: by which images were rotated, in degrees counter-clockwise.
         images: what the model says of them as they turn.
         labelled: images with known classes as they turn, if any were given.
     """
