@@ -17,6 +17,8 @@ from torch.utils import _pytree as pytree
 from gevit.groups import Group
 from gevit.layers import StochasticDepth
 
+TRANSLATIONS = ((1, 0), (0, 1), (2, -1))  # rows and columns that `measure` shifts an input by
+
 
 class EquivarianceError(AssertionError):
     """A module does not commute with an element of the group."""
@@ -92,7 +94,7 @@ def measure(
     module: nn.Module | Callable[[Tensor], object],
     x: Tensor,
     group: Group,
-    translations: Sequence[tuple[int, int]] = ((1, 0), (0, 1), (2, -1)),
+    translations: Sequence[tuple[int, int]] = TRANSLATIONS,
     margin: int | None = None,
 ) -> Report:
     """Measure how far `module` is from equivariant, element by element, and for translations.
