@@ -135,7 +135,7 @@ class GroupConv(nn.Module):
         """What `print(layer)` shows."""
         return (
             f"{self.group}, {self.in_channels} -> {self.out_channels}, size={self.size}, padding={self.padding}, "
-            f"lifting={self.lifting}"
+            f"lifting={self.lifting}, halve={self.halve}"
         )
 
 
