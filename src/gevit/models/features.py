@@ -112,11 +112,16 @@ def _stages(model: EquivariantModel) -> list[MapInfo]:
     return list(found.values())
 
 
+def halves(layer: nn.Module) -> bool:
+    """Whether a layer, by itself and not by one inside of it, halves the height and width of a signal."""
+    return isinstance(layer, Downsample | MaxPool) or (isinstance(layer, GroupConv) and layer.halve)
+
+
 def _stride(layer: nn.Module) -> int:
     """By how much a layer reduces height and width."""
     strides = 1
     for part in layer.modules():
-        if isinstance(part, Downsample | MaxPool) or (isinstance(part, GroupConv) and part.halve):
+        if halves(part):
             strides *= 2
         elif isinstance(part, nn.Conv2d):
             strides *= part.stride[0]
