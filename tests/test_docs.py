@@ -23,7 +23,7 @@ from tests.test_official import authors_state
 MODULES = [
     info.name
     for info in pkgutil.walk_packages(gevit.__path__, "gevit.")
-    if "._kernel_" not in info.name and not info.name.endswith(("__main__", ".worker", ".timm_models"))
+    if "._kernel_" not in info.name and not info.name.endswith(("__main__", ".timm_models"))
 ]
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]

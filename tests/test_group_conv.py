@@ -104,9 +104,9 @@ class TestNegativeControls:
         self.fails(layer)
 
     @pytest.mark.parametrize("lifting", [True, False])
-    def test_filters_turned_the_wrong_way(self, lifting: bool) -> None:
+    def test_filters_moved_the_wrong_way(self, lifting: bool) -> None:
         layer = GroupConv(Cyclic(4), 2, 3, lifting=lifting).double()
-        layer.bank.turns = layer.bank.turns[layer.group.inverse]
+        layer.bank.moves = layer.bank.moves[layer.group.inverse]
         self.fails(layer)
 
 
@@ -126,8 +126,8 @@ def test_gradients(group: Group, lifting: bool) -> None:
 def test_tables_are_no_state() -> None:
     layer = GroupConv(Cyclic(8), 2, 3)
     assert list(layer.state_dict()) == ["weight"]
-    assert layer.bank.turns.dtype == torch.float32
-    assert layer.double().bank.turns.dtype == torch.float64
+    assert layer.bank.moves.dtype == torch.float32
+    assert layer.double().bank.moves.dtype == torch.float64
     assert layer.weight.shape == (3, 2, 8, 3, 3)
 
 

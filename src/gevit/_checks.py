@@ -66,6 +66,12 @@ def casts_automatically(device: torch.device) -> bool:
     return torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type)
 
 
+def is_traced() -> bool:
+    """Whether `torch.jit.trace` is recording what is computed."""
+    tracing: bool = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+    return tracing
+
+
 def check_dtype(x: Tensor, parameter: Tensor) -> None:
     """Check that an input has the precision of the weights; autocast brings them together."""
     if x.dtype != parameter.dtype and not casts_automatically(x.device):

@@ -194,7 +194,7 @@ class PositionalEncoding(TabulatedModule):
     """The learned rho_P: a function of the row, one of the column, and a vector for each group element.
 
     Args:
-        group: the group whose elements turn the offsets.
+        group: the group whose elements transform the offsets.
         neighborhood: odd side of the square of offsets, or None when it follows the image (global attention).
         coordinate_channels: channels of the query that meet the row, and as many that meet the column.
         element_channels: channels of the query that meet the element; 0 in lifting, where keys have none.

@@ -75,7 +75,7 @@ def is_left_over(path: Path) -> bool:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock at `path`, an empty file that stays; the lock of a process that is killed is free.
+    """Hold the lock at `path`, an empty file that stays; it is released when the process ends, however it ends.
 
     Raises:
         BlockingIOError: another process holds it.

@@ -33,26 +33,26 @@ class FilterBank(TabulatedModule):
             [1., 3.]])
     """
 
-    turns: Tensor
+    moves: Tensor
     relative: Tensor
 
     def __init__(self, group: Group, size: int, lifting: bool = False) -> None:
         super().__init__()
         pixels = torch.eye(size**2, dtype=torch.float64, device="cpu").view(-1, size, size)
-        turned = torch.stack([group.act_on_image(pixels, h) for h in range(group.order)])
+        moves = torch.stack([group.act_on_image(pixels, h) for h in range(group.order)])
         relative = group.product[group.inverse]  # [h, h^] is h^-1 h^
         if lifting:
             relative = relative[:, :1] * 0
-        self.add_table("turns", turned.flatten(2))
+        self.add_table("moves", moves.flatten(2))
         self.add_table("relative", relative)
 
     def forward(
         self, filters: Float[Tensor, "*channels elements size size"]
     ) -> Float[Tensor, "*channels order elements size size"]:
-        """Turn the filters by every element."""
+        """The filters as each element of the group sees them."""
         permuted = filters[..., self.relative, :, :]
-        turned = torch.einsum("...heq,hqp->...hep", permuted.flatten(-2), self.turns.to(filters.dtype))
-        return turned.view(permuted.shape)
+        moved = torch.einsum("...heq,hqp->...hep", permuted.flatten(-2), self.moves.to(filters.dtype))
+        return moved.view(permuted.shape)
 
 
 class GroupConv(nn.Module):
@@ -135,7 +135,7 @@ class GroupConv(nn.Module):
         """What `print(layer)` shows."""
         return (
             f"{self.group}, {self.in_channels} -> {self.out_channels}, size={self.size}, padding={self.padding}, "
-            f"lifting={self.lifting}"
+            f"lifting={self.lifting}, halve={self.halve}"
         )
 
 

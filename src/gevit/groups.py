@@ -31,6 +31,8 @@ class Group:
     `rotations + k` is r^k s, the left-right mirror s followed by that rotation.
 
     Attributes:
+        rotations: the number of rotations.
+        reflections: whether it has reflections, too, as many.
         order: the number of elements.
         product: `product[a, b]` is the element a b (first b, then a).
         inverse: `inverse[a]` is the element a^-1.

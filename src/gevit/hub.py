@@ -25,7 +25,7 @@ def save_pretrained(model: EquivariantModel, folder: str | Path) -> None:
 
     Args:
         model: from `gevit.load`, `gevit.create_model` or `from_pretrained`.
-        folder: where to; it is made if need be. The folder of a run of another model is refused.
+        folder: the folder to write; created if needed. The folder of a run of another model is refused.
 
     >>> import tempfile, gevit
     >>> with tempfile.TemporaryDirectory() as folder:

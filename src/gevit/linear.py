@@ -10,6 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
+from gevit._checks import is_traced
+
 
 class Linear(nn.Linear):
     """A linear map whose weights start normal with std sqrt(2 / fan_in) and whose biases start at zero."""
@@ -45,7 +47,8 @@ def halving_window(like: Tensor, height: int, width: int) -> Float[Tensor, "rows
 
 
 class Dropout(nn.Dropout):
-    """Dropout that on a CPU takes a sixth of the time: PyTorch draws number by number, this takes four of 64 bits.
+    """Dropout in a sixth of the time on a CPU: PyTorch draws numbers one by one, this cuts each 64 random bits into
+    four.
 
     There the rate is rounded to a multiple of 2^-16.
     """
@@ -55,7 +58,7 @@ class Dropout(nn.Dropout):
         if not (self.training and self.p):
             return input
         dropped = round(self.p * 2**16)
-        in_a_graph = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
+        in_a_graph = torch.compiler.is_compiling() or is_traced()
         if dropped in (0, 2**16) or input.device.type != "cpu" or in_a_graph:
             return super().forward(input)
         words = torch.randint(-(2**63), 2**63 - 1, (-(-input.numel() // 4),), device=input.device)
@@ -106,7 +109,7 @@ class Norm(nn.GroupNorm):
         # A trace is made with gradients and checked without them: it holds values alone.
         in_a_graph = torch.compiler.is_compiling()
         differentiated = x.requires_grad or (not in_a_graph and forward_ad.unpack_dual(x).tangent is not None)
-        if differentiated and not torch.jit.is_tracing():  # type: ignore[attr-defined,no-untyped-call]
+        if differentiated and not is_traced():
             maps, spread = x.detach().flatten(1), math.sqrt(self.eps)
             if in_a_graph or not _vary(maps, spread):
                 constant = maps.amax(1) - maps.amin(1) <= spread

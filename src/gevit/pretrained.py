@@ -92,8 +92,9 @@ def create_model(
         encoding: the positional encoding: `"ge"` (the paper), `"gsa"` (GSA-Nets, not equivariant) or `"relative"`
             (equivariant, and faster on large groups); or one for each stage.
         pooling: how feature maps become logits: `"max_mean"` (the paper) or `"sum_max"` (the authors' code).
-        backend: how attention is computed, see `gevit.attention`. This and the three before it are options of the
-            transformers `*_sa`: a baseline takes only their defaults.
+        backend: how attention is computed, see `gevit.attention`. `neighborhood`, `encoding`, `pooling`, `backend`,
+            `restrict` and `initialisation` are options of the transformers `*_sa`: a baseline takes only their
+            defaults.
         pretrained: load weights that come with the package, in evaluation mode: those trained on the data set of this
             name, such as `"eurosat"`, or True for the default ones (see `gevit.list_pretrained`). Their classes,
             normalisation and training are in `model.info`. Another `num_classes` gives them a new classifier, with
@@ -226,8 +227,8 @@ def pretrained_path(name: str, preset: str = "rotmnist", pretrained: bool | str 
         preset: the architecture.
         pretrained: the data set they were trained on. True for the default ones, or the only ones if there are none.
     """
-    there_are = list_pretrained()
-    fitting = [row for row in there_are if (row.model, row.preset) == (name, preset)]
+    shipped = list_pretrained()
+    fitting = [row for row in shipped if (row.model, row.preset) == (name, preset)]
     if isinstance(pretrained, str):
         found, trained_on = [row for row in fitting if row.data == pretrained], f" trained on {pretrained!r}"
     else:
@@ -238,7 +239,7 @@ def pretrained_path(name: str, preset: str = "rotmnist", pretrained: bool | str 
             f"trained on: {', '.join(row.data for row in found)}"
         )
     if not found:
-        names = [f"{row.model} {row.preset} {row.data}" for row in there_are]
+        names = [f"{row.model} {row.preset} {row.data}" for row in shipped]
         raise ValueError(
             f"there are no pretrained weights of {name!r} for {preset!r}{trained_on}; there are: "
             f"{', '.join(names) or 'none in this installation'} (model, preset, data)"

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 
 class TabulatedModule(nn.Module):
-    """A module with tables: they are where its weights are, in their precision, and no part of its state.
+    """A module with constant tables, which follow its weights to their device and precision and are not in its state
+    dict.
 
     Wherever the module goes, its tables are made anew from exact ones on the CPU. So half precision and back does not
     leave them rounded, and `to_empty` after a start on the meta device does not leave them empty. Nor does
@@ -22,7 +23,7 @@ class TabulatedModule(nn.Module):
         self.register_load_state_dict_post_hook(_leave_meta)  # type: ignore[no-untyped-call]
 
     def add_table(self, name: str, table: Tensor) -> None:
-        """Have a table as an attribute: of indices, or of numbers in double precision."""
+        """Register a table as an attribute: indices, or numbers in double precision."""
         self._exact_tables[name] = table
         dtype = torch.get_default_dtype() if table.is_floating_point() else table.dtype
         self.register_buffer(name, table.to(torch.get_default_device(), dtype), persistent=False)
@@ -35,7 +36,7 @@ class TabulatedModule(nn.Module):
 
 
 def _leave_meta(module: nn.Module, _: object) -> None:
-    """Make the tables that are on the meta device anew on the default one: where its weights are, is not known here."""
+    """Remake tables that are on the meta device, on the default device: where the weights will be is not known here."""
     assert isinstance(module, TabulatedModule)
     for name, table in module._exact_tables.items():
         if (buffer := module.get_buffer(name)).is_meta:

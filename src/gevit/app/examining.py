@@ -57,7 +57,7 @@ class Job:
 
 
 class Examinations:
-    """Starts them, one at a time, and remembers the last."""
+    """Starts examinations, one at a time, and remembers the latest."""
 
     def __init__(self) -> None:
         self._jobs: Recent[str, Job] = Recent(REMEMBERED)

@@ -140,7 +140,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Shipped:
-    """A scene of weights that come with the package: of its models, those that do."""
+    """A scene whose models come with the package; those that are missing are left out."""
 
     title: str
     data: str
@@ -149,9 +149,9 @@ class Shipped:
     training: str
 
     def weights(self) -> dict[str, Pretrained]:
-        """Those that there are, by role."""
-        there_are = {(row.model, row.preset, row.data): row for row in list_pretrained()}
-        return {role: there_are[key] for role, *rest in self.models if (key := tuple(rest)) in there_are}
+        """The weights that are there, by role."""
+        shipped = {(row.model, row.preset, row.data): row for row in list_pretrained()}
+        return {role: shipped[key] for role, *rest in self.models if (key := tuple(rest)) in shipped}
 
     def summary(self, name: str) -> dict[str, Any]:
         """As that of the scene, before it is loaded."""

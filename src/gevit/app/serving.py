@@ -1,4 +1,4 @@
-"""The lab on a port: bound before anything else is done, patient with nobody, gone at Ctrl-C."""
+"""Serving the lab: the port is bound first, slow clients are cut off, Ctrl-C ends it."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 class Recent(Generic[Key, Value]):
-    """A dictionary that forgets what was not asked for the longest time; threads may share it.
+    """A least-recently-used cache; threads may share it.
 
     >>> recent = Recent[str, int](2)
     >>> recent["a"], recent["b"] = 1, 2
@@ -48,6 +48,3 @@ class Recent(Generic[Key, Value]):
 
     def _forget(self, most: int) -> list[tuple[Key, Value]]:
         return [self._entries.popitem(last=False) for _ in range(len(self._entries) - most)]
-
-    def __len__(self) -> int:
-        return len(self._entries)

@@ -89,7 +89,7 @@ class Turning:
         """
         moved = move(image)
         answers = [
-            self._answer(contender, still, respond(contender.model, scene.info.normalize(moved[None])), move)
+            _answer(contender, still, respond(contender.model, scene.info.normalize(moved[None])), move)
             for contender, still in zip(scene.contenders, self._still_of(scene, name, image), strict=True)
         ]
         return {"exact": move.exact, "pixels": moved, "answers": answers}
@@ -114,15 +114,16 @@ class Turning:
             found = self._still[key] = [respond(contender.model, images) for contender in scene.contenders]
         return found
 
-    def _answer(self, contender: Contender, still: Response, found: Response, move: Move) -> dict[str, Any]:
-        error = compare(found.features, still.features, "")
-        in_group = contender.has_in_group(move.angle, move.flip)
-        is_kept_exactly = move.exact and not (move.right or move.down)
-        return {
-            "probabilities": found.probabilities[0].tolist(),
-            "still": still.probabilities[0].tolist(),
-            "change": float((found.probabilities - still.probabilities).abs().max()),
-            "error": error.worst,
-            "in_group": in_group,
-            "promised": in_group and is_kept_exactly and contender.is_equivariant,
-        }
+
+def _answer(contender: Contender, still: Response, found: Response, move: Move) -> dict[str, Any]:
+    error = compare(found.features, still.features, "")
+    in_group = contender.has_in_group(move.angle, move.flip)
+    is_kept_exactly = move.exact and not (move.right or move.down)
+    return {
+        "probabilities": found.probabilities[0].tolist(),
+        "still": still.probabilities[0].tolist(),
+        "change": float((found.probabilities - still.probabilities).abs().max()),
+        "error": error.worst,
+        "in_group": in_group,
+        "promised": in_group and is_kept_exactly and contender.is_equivariant,
+    }

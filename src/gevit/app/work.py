@@ -74,7 +74,7 @@ class Work:
 
 
 class Gate:
-    """Lets a few in at a time, and nobody wait."""
+    """Admits a few at a time; others are refused, not kept waiting."""
 
     def __init__(self, most: int) -> None:
         """At most so many at a time."""
@@ -82,7 +82,7 @@ class Gate:
 
     @contextlib.contextmanager
     def passed(self) -> Iterator[None]:
-        """Be inside; raises `Busy` if there is no room."""
+        """Hold a place; raises `Busy` if there is none."""
         if self._inside >= self.most:
             raise Busy("too many files are being uploaded; try again in a moment")
         self._inside += 1

@@ -216,7 +216,7 @@ class _Scores:
 
     @property
     def steps(self) -> int:
-        """How many there are."""
+        """The number of steps."""
         return len(self.multiples.space)
 
     @property

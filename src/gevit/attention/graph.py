@@ -1,7 +1,7 @@
 """Exact group attention as a small graph of standard operators, for exporters: no gradients, no dropout.
 
 Every operator of a graph is traced, translated and planned, so a graph has as few as may be. Scores are summed and
-normalised as the equation has them, for as many output elements at a time as memory bears. Tables say which pixels are
+normalised as the equation has them, for as many output elements at a time as memory allows. Tables say which pixels are
 neighbours of which. A local neighbourhood looks the same from every pixel: the scores of its positions are a product of
 the queries with one matrix. The batch stays an axis of its own, of any length.
 

@@ -57,12 +57,12 @@ class Layout:
 
     @property
     def planes(self) -> int:
-        """Heads of all images."""
+        """How many planes there are: heads of all images."""
         return self.batch * self.heads
 
     @property
     def pixels(self) -> int:
-        """Of a plane."""
+        """How many pixels a plane has."""
         return self.height * self.width
 
     @property

@@ -62,10 +62,10 @@ def reason(dtype: torch.dtype = torch.float32) -> str:
 @functools.cache
 def _library(dtype: torch.dtype) -> ctypes.CDLL | str:
     """The best library for this processor or, where there is none, why."""
-    problem = _find_library(dtype)
-    if isinstance(problem, str):
-        warnings.warn(f"gevit runs without its CPU kernel, many times slower: {problem}", stacklevel=2)
-    return problem
+    found = _find_library(dtype)
+    if isinstance(found, str):
+        warnings.warn(f"gevit runs without its CPU kernel, many times slower: {found}", stacklevel=2)
+    return found
 
 
 def _find_library(dtype: torch.dtype) -> ctypes.CDLL | str:

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from gevit._checks import is_traced
 from gevit.attention import factored, graph, native, triton_backend
 from gevit.attention.dropout import Dropout
 from gevit.attention.reference import attend_reference
@@ -129,11 +130,10 @@ def compute(call: Call) -> Tensor:
         return _whole(call, factored.forward if call.dropout.rate else _exported)
     arguments = call.arguments()
     inputs = _present(arguments[:DIFFERENTIABLE])
-    tracing = torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
     # A trace is made with gradients and checked without them: it keeps nothing, and a backward pass recomputes.
-    needs_gradient = not tracing and torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+    needs_gradient = not is_traced() and torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
     # A graph holds the operator, which has the same gradient; torch.func needs the function around it.
-    in_a_graph = torch.compiler.is_compiling() or tracing
+    in_a_graph = torch.compiler.is_compiling() or is_traced()
     attend: Any = torch.ops.gevit.attend if in_a_graph else _Attend.apply
     out: Tensor = attend(*arguments, needs_gradient)[0]
     return out

@@ -55,7 +55,6 @@ __all__ = [
     "space_gradient",
     "statistics",
     "sum_rows",
-    "tl",
 ]
 
 
@@ -371,7 +370,7 @@ def space_gradient(
 def element_gradient(
     query, key, value, space, element_index, scores, grad, statistics, d_element,
     tiles, scale, sizes, low, high, first_plane, lowest, enlarged, pair_noise, offset_noise,
-    CHANNELS: tl.constexpr, HAS_ELEMENTS: tl.constexpr, OWN: tl.constexpr, DROPPED: tl.constexpr,
+    CHANNELS: tl.constexpr, OWN: tl.constexpr, DROPPED: tl.constexpr,
     OUTPUTS: tl.constexpr, KEYS: tl.constexpr, C: tl.constexpr, PLACES: tl.constexpr,
 ):  # fmt: skip
     """What some tiles add to the gradients of rho_P at the elements that a block of outputs and keys see.

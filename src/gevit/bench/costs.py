@@ -24,9 +24,9 @@ from dataclasses import dataclass
 
 from gevit.bench.cases import Case
 from gevit.encoding import Positions, global_neighborhood
-from gevit.group_conv import GroupConv
-from gevit.layers import Block, Downsample, GroupAttention, LiftingAttention, MaxPool
+from gevit.layers import Block, GroupAttention, LiftingAttention, MaxPool
 from gevit.models import GroupTransformer
+from gevit.models.features import halves
 
 # Copies of its large tensors (coefficients, gathered neighbours) that a layer of the reference holds at once.
 COPIES = 3
@@ -109,7 +109,7 @@ def attention_of(layer: GroupAttention, side: int, case: Case) -> Attention:
 
 
 def multiply_adds(layer: GroupAttention, side: int, case: Case) -> int:
-    """Of the attention of one layer, on images of this side; in training with its gradient."""
+    """The arithmetic of the attention of one layer, on images of this side; in training with its gradient."""
     work = attention_of(layer, side, case)
     return work.forward + (work.backward if case.mode == "train" else 0)
 
@@ -122,12 +122,10 @@ def attention_layers(model: GroupTransformer, size: int) -> list[tuple[GroupAtte
         for inner in layer.modules():
             if isinstance(inner, GroupAttention | LiftingAttention):
                 layers.append((inner, side))
-            elif isinstance(inner, Downsample) or (isinstance(inner, GroupConv) and inner.halve):
-                side = (side + 1) // 2
+            elif halves(inner):
+                side = max(1, side // 2) if isinstance(inner, MaxPool) else (side + 1) // 2
         if isinstance(layer, Block):
             side -= 2 * layer.crop
-        elif isinstance(layer, MaxPool):
-            side = max(1, side // 2)
     return layers
 
 

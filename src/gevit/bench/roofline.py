@@ -64,7 +64,7 @@ class Work:
 
 
 def forward_work(layer: Attention) -> Work:
-    """Of the forward pass, in float32."""
+    """The work of the forward pass, in float32."""
     vectors, pairs = _tensors(layer)
     # Reads queries twice (once for the scores of elements), keys, values, the scores; writes these and the result.
     moved = 5 * vectors + 2 * pairs
@@ -73,7 +73,7 @@ def forward_work(layer: Attention) -> Work:
 
 
 def backward_work(layer: Attention) -> Work:
-    """Of the backward pass, in float32."""
+    """The work of the backward pass, in float32."""
     vectors, pairs = _tensors(layer)
     # Five kernels read queries, keys, values, the upstream gradient and the scores; one writes the statistics that the
     # others read; three gradients are written.

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gevit.environment import needs
 from gevit.files import no_file_at
 
 if TYPE_CHECKING:
@@ -168,10 +169,8 @@ def check_picture(flag: str, path: Path) -> None:
     if path.suffix not in PICTURES:
         raise ValueError(f"{flag} draws {', '.join(PICTURES)}, got {path.name!r}")
     check_file(flag, path)
-    try:
+    with needs("matplotlib", extra="figures"):
         import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ImportError(f"{flag} needs matplotlib ({error}); pip install 'gevit[figures]'") from error
 
 
 def positive_integer(text: str) -> int:

@@ -15,8 +15,6 @@ from gevit.cli.arguments import check_file, check_picture, neighborhood, positiv
 if TYPE_CHECKING:
     from gevit.bench.cases import Case
 
-__all__ = ["add_arguments", "run"]
-
 CASE_FLAGS = ("model", "preset", "neighborhood", "encoding", "batch", "size", "mode", "backend")
 
 

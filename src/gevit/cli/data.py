@@ -11,8 +11,6 @@ from gevit.cli.arguments import check_file
 from gevit.data.catalog import CATALOG, list_datasets
 from gevit.rendering.words import printable
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the actions of `gevit data` and their flags."""

@@ -16,6 +16,7 @@ from gevit.cli.arguments import (
     trained_or_random,
 )
 from gevit.rendering.words import printable
+from gevit.reproduce.studies import ENCODINGS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 FIGURES = {"translation": "r4_sa", "rotation": "r4_sa", "reflection": "d4_sa", "errors": "r4_sa"}  # and their models
 FORMATS = ("png", "pdf", "svg")
-PAPER_NAMES = {"ge": "GE-ViT", "gsa": "GSA-Nets", "relative": "relative"}
+PAPER_NAMES = {encoding: name for name, encoding in ENCODINGS.items()}
 DIGIT = 2160  # of the embedded ones: an upright 4, which no rotation or reflection leaves as it is
 
 

@@ -15,8 +15,9 @@ from gevit._checks import check_choice
 from gevit.equivariance.measuring import RelativeError, compare
 from gevit.group_conv import GroupConv
 from gevit.groups import Group
-from gevit.layers import Downsample, GroupAttention, LiftingAttention, MaxPool
+from gevit.layers import GroupAttention, LiftingAttention
 from gevit.models.base import EquivariantModel
+from gevit.models.features import halves
 from gevit.models.info import ModelInfo
 from gevit.models.transformer import GroupTransformer
 
@@ -152,16 +153,14 @@ def _reach_and_stride(model: GroupTransformer, layer: str) -> tuple[int, int]:
     reach, stride = 0, 1
     for name, module in [("lifting", model.lifting), *model.body.items()]:
         for part in module.modules():
-            if isinstance(part, (MaxPool, Downsample)):
-                reach, stride = reach + 2 * stride, 2 * stride
-            elif isinstance(part, GroupConv):
+            if isinstance(part, GroupConv):
                 reach += stride * (part.size // 2)
-                if part.halve:
-                    reach, stride = reach + 2 * stride, 2 * stride
             elif isinstance(part, (LiftingAttention, GroupAttention)):
                 if part.neighborhood is None:
                     raise NothingToShow("global attention sees the border of an image from everywhere")
                 reach += stride * (part.neighborhood // 2)
+            if halves(part):
+                reach, stride = reach + 2 * stride, 2 * stride
         if name == layer:
             break
     return reach, stride

@@ -20,6 +20,7 @@ from gevit.layers import StochasticDepth
 
 # The largest relative error that rounding is taken to explain, in the lowest precision of input and outputs.
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 5e-2}
+TRANSLATIONS = ((1, 0), (0, 1), (2, -1))  # rows and columns that `measure` shifts an input by
 
 
 class EquivarianceError(AssertionError):
@@ -96,7 +97,7 @@ def measure(
     module: nn.Module | Callable[[Tensor], object],
     x: Tensor,
     group: Group,
-    translations: Sequence[tuple[int, int]] = ((1, 0), (0, 1), (2, -1)),
+    translations: Sequence[tuple[int, int]] = TRANSLATIONS,
     margin: int | None = None,
 ) -> Report:
     """Measure how far `module` is from equivariant, element by element, and for translations.

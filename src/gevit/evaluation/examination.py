@@ -19,6 +19,7 @@ from gevit.data import Split
 from gevit.data.dataset import choose
 from gevit.equivariance import RelativeError, Report, measure, measure_layers, worst_of
 from gevit.equivariance.comparison import NothingToShow, compare_translation
+from gevit.equivariance.measuring import TRANSLATIONS
 from gevit.evaluation.evaluate import equivariance_rows, logits_by_angle
 from gevit.groups import Dihedral
 from gevit.models.base import EquivariantModel, count_parameters, info_of
@@ -129,7 +130,7 @@ class Examination:
         beyond: errors of the logits under quarter turns and flips that are not in the model's group.
         shift: error of the first block's feature maps under a shift on an empty canvas, which no border disturbs;
             None for models for which that cannot be done.
-        angles: by which images were turned, in degrees counter-clockwise.
+        angles: by which images were rotated, in degrees counter-clockwise.
         images: what the model says of them as they turn.
         labelled: images with known classes as they turn, if any were given.
     """
@@ -246,9 +247,12 @@ def examine(
         raise ValueError("this model gives features and has no classes (num_classes=0): there is no answer to turn")
     some = images[:MEASURED_IMAGES]
     names_of_group = {group.name(element) for element in range(group.order)}
-    is_beyond = any(QUARTER_TURNS_AND_FLIPS.name(element) not in names_of_group for element in range(8))
+    order = QUARTER_TURNS_AND_FLIPS.order
+    is_beyond = any(QUARTER_TURNS_AND_FLIPS.name(element) not in names_of_group for element in range(order))
     turned = len(images) + (len(labelled.images) if labelled else 0)
-    passes = (2 * group.order + 5 + 9 * is_beyond) * len(some) + 2 + len(angles) * turned
+    # Each measurement takes an image as it is and as every element moves it; that of the logits, translated ones too.
+    of_each = 2 * (1 + group.order) + len(TRANSLATIONS) + is_beyond * (1 + order)
+    passes = of_each * len(some) + 2 + len(angles) * turned  # 2: the first image, and the same shifted
 
     def ready(pixels: Tensor) -> Tensor:
         return info.normalize(pixels.to(parameter.dtype))

@@ -120,7 +120,7 @@ def headlines(examination: Examination) -> Table:
         least = min(accuracies, key=lambda angle: accuracies[angle])
         rows += [
             ("accuracy upright", percent(labelled.accuracies[0]), f"{labelled.count:,} images"),
-            ("lowest accuracy", percent(accuracies[least]), f"turned by {least:g}°"),
+            ("lowest accuracy", percent(accuracies[least]), f"rotated by {least:g}°"),
             ("answers that change", f"{labelled.changing:,}", "images, right at some angles and wrong at others"),
         ]
     rows.append(("parameters", f"{examination.parameters:,}", f"weights {examination.weights}"))

@@ -94,7 +94,7 @@ def score(logits: Float[Tensor, "n classes"], labels: Integer[Tensor, " n"]) -> 
 
 
 def tally(confusion: Int[Tensor, "classes classes"], loss: float, auc: float | None = None) -> Evaluation:
-    """What counts of confusions come to, with what they do not tell.
+    """The evaluation of a confusion matrix, with the scores that it does not determine.
 
     >>> import torch
     >>> result = tally(torch.tensor([[8, 0], [1, 1]]), loss=0.5)

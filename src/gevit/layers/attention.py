@@ -157,7 +157,7 @@ class _Attention(nn.Module):
 
 
 def _is_plain(projection: nn.Module) -> bool:
-    """Whether its weights are all there is to know: it is a linear map that nothing was wrapped around or hooked to."""
+    """Whether it is an ordinary linear map, neither wrapped nor hooked, so that its weights say everything."""
     hooks = (
         *(projection._forward_hooks, projection._forward_pre_hooks),
         *(projection._backward_hooks, projection._backward_pre_hooks),

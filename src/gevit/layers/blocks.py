@@ -94,8 +94,9 @@ class PreNormBlock(nn.Module):
     A batch norm scales every channel alike at all elements and pixels, so it commutes with the group.
 
     Nothing normalises what a branch adds, and before training the batch norms do nothing either. So both branches start
-    small: their last maps are scaled by `BRANCH`, that of attention, which sums over query elements, by as much of
-    their mean (`attention` is taken to be new). Signals then stay about 1 or less, and float32 exact to rounding.
+    small: their last maps are scaled by `BRANCH`, the last map of attention, which sums over query elements, also by
+    one over their number. `attention` must be new: its weights are scaled in place. Signals then stay about 1 or less,
+    and float32 exact to rounding.
     """
 
     def __init__(self, attention: GroupAttention, dropout: float = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""What every model of the registry is."""
+"""The base class of the models in the registry."""
 
 from __future__ import annotations
 

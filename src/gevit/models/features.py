@@ -34,7 +34,7 @@ class FeatureInfo(list[MapInfo]):
     """The stages in the order of their maps; `channels()`, `reduction()` and `module_name()` are spelled as in timm."""
 
     def channels(self) -> list[int]:
-        """Of each map."""
+        """The channels of each map."""
         return [stage.channels for stage in self]
 
     def orders(self) -> list[int]:
@@ -42,7 +42,7 @@ class FeatureInfo(list[MapInfo]):
         return [stage.order for stage in self]
 
     def reduction(self) -> list[int]:
-        """Of each map."""
+        """The reduction of each map."""
         return [stage.reduction for stage in self]
 
     def module_name(self) -> list[str]:
@@ -112,11 +112,16 @@ def _stages(model: EquivariantModel) -> list[MapInfo]:
     return list(found.values())
 
 
+def halves(layer: nn.Module) -> bool:
+    """Whether a layer, by itself and not by one inside of it, halves the height and width of a signal."""
+    return isinstance(layer, Downsample | MaxPool) or (isinstance(layer, GroupConv) and layer.halve)
+
+
 def _stride(layer: nn.Module) -> int:
     """By how much a layer reduces height and width."""
     strides = 1
     for part in layer.modules():
-        if isinstance(part, Downsample | MaxPool) or (isinstance(part, GroupConv) and part.halve):
+        if halves(part):
             strides *= 2
         elif isinstance(part, nn.Conv2d):
             strides *= part.stride[0]

@@ -101,7 +101,7 @@ class ModelInfo:
         return {name: getattr(self, name) for name in names}
 
     def with_classes(self, num_classes: int) -> ModelInfo:
-        """The same for so many other classes, which have numbers for names, and which no training is known of."""
+        """The same with so many other classes, named by number; what is known of its training is dropped."""
         names = tuple(str(number) for number in range(num_classes))
         return dataclasses.replace(self, num_classes=num_classes, classes=names, data="", trained={})
 

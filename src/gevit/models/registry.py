@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from gevit._checks import check_choice, check_count, check_num_classes
 from gevit.groups import Cyclic, Dihedral, Group
@@ -67,41 +68,23 @@ def build_model(
         architecture = dataclasses.replace(architecture, in_channels=check_count("in_channels", in_channels))
     if num_classes is not None:
         architecture = dataclasses.replace(architecture, num_classes=check_num_classes(num_classes))
-    if name in _BASELINES:
-        if architecture.stem:
-            raise ValueError(f"preset {preset!r} is an architecture of the self-attention models, which {name} is not")
-        _check_defaults(
-            name,
-            neighborhood=neighborhood,
-            encoding=encoding,
-            pooling=pooling,
-            backend=backend,
-            restrict=restrict,
-            initialisation=initialisation,
-            truncate=truncate,
-        )
-        model: EquivariantModel = _BASELINES[name](architecture)
-    else:
-        model = GroupTransformer(
-            SELF_ATTENTION[name],
-            architecture,
-            neighborhood=neighborhood,
-            encoding=encoding,
-            pooling=pooling,
-            backend=backend,
-            restrict=restrict,
-            initialisation=initialisation,
-            truncate=truncate,
-        )
-    model.recipe = {
-        "name": name,
-        "preset": preset,
-        "neighborhood": _hashable(neighborhood),
-        "encoding": _hashable(encoding),
+    described: dict[str, Any] = {
+        "neighborhood": neighborhood,
+        "encoding": encoding,
         "pooling": pooling,
         "restrict": restrict,
         "truncate": truncate,
     }
+    others: dict[str, Any] = {"backend": backend, "initialisation": initialisation}  # no part of what the model is
+    if name in _BASELINES:
+        if architecture.stem:
+            raise ValueError(f"preset {preset!r} is an architecture of the self-attention models, which {name} is not")
+        _check_defaults(name, {**described, **others})
+        model: EquivariantModel = _BASELINES[name](architecture)
+    else:
+        model = GroupTransformer(SELF_ATTENTION[name], architecture, **described, **others)
+    hashable = {option: _hashable(value) for option, value in described.items()}
+    model.recipe = {"name": name, "preset": preset, **hashable}
     return model
 
 
@@ -115,7 +98,7 @@ def _hashable(value: object) -> object:
     return value if isinstance(value, str) or not isinstance(value, Sequence) else tuple(value)
 
 
-def _check_defaults(name: str, **options: object) -> None:
+def _check_defaults(name: str, options: Mapping[str, object]) -> None:
     for option, value in options.items():
         default = inspect.signature(build_model).parameters[option].default
         if value != default:

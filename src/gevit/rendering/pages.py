@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
+from gevit.environment import needs
 from gevit.rendering.words import printable
 
 if TYPE_CHECKING:
@@ -18,10 +19,8 @@ def render(template: str, **facts: Any) -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    try:
+    with needs("Jinja2"):
         from jinja2 import Environment, PackageLoader, StrictUndefined
-    except ImportError as error:
-        raise ImportError(f"pages need Jinja2 ({error}); pip install 'gevit[train]'") from error
     return Environment(
         loader=PackageLoader("gevit.rendering"),
         autoescape=True,

@@ -9,7 +9,7 @@ _REORDERING = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 
 def duration(seconds: float) -> str:
-    """A time that one waits.
+    """A length of time.
 
     >>> duration(42.4), duration(754.0), duration(7260.0)
     ('42 s', '12 min 34 s', '2 h 1 min')

@@ -199,7 +199,7 @@ def _open_named(name: str, root: str | None) -> DataSet:
 
 
 def _run_name(config: TrainConfig, data: DataSet) -> str:
-    """A name that another recipe or other data does not have, so that no run goes on as something else."""
+    """A name unique to this recipe and data, so that no run is resumed as another."""
     identity = json.dumps([settings_of(config), data.digest], sort_keys=True)
     return f"{config.model}-{data.name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 

@@ -214,13 +214,7 @@ class Run:
                     self._validate_and_keep(log)
             return
         done_before = progress.step
-        loader = DataLoader(
-            self.batches,
-            batch_size=None,
-            sampler=range(progress.step, steps),
-            num_workers=self.config.workers,
-            pin_memory=self.fabric.device.type == "cuda",
-        )
+        loader = self._loader(steps)
         self.display.go_on(progress.step, progress.best, self._length(moment))
         with self.display, self._open_log() if first else contextlib.nullcontext() as log:
             last_save = began = time.monotonic()
@@ -230,26 +224,14 @@ class Run:
                 if first and progress.step == done_before:  # what cannot make a step does not claim the folder
                     write_config(self.config)
                 now = time.monotonic()
-                self.budget.last_step = seconds = now - began
-                row["images_per_second"] = self.batches.batch_size / seconds
-                progress.step += 1
-                progress.epoch_loss += row["loss"]
-                progress.epoch_correct += row["accuracy"]
-                progress.epoch_seconds += seconds
-                progress.seconds += seconds
-                if log is not None:
-                    log.step(row)
-                self.display.step(row, self._length(moment))
+                self._count(row, now - began)
+                self._show(row, moment, log)
                 is_last = moment.is_last or progress.step == steps
-                if moment.is_last:
-                    self.display.say(self.budget.last_words(progress))
                 validates = is_last or (moment.may_validate and progress.step % self.batches.steps_per_epoch == 0)
                 if validates:
                     self._validate_and_keep(log)
                 if log is not None and (stop or validates or now - last_save >= self.config.checkpoint_seconds):
-                    log.flush()
-                    progress.spent = self.budget.spent()
-                    save_checkpoint(self.folder / CHECKPOINTS, progress.step, self.state.checkpoint())
+                    self._save(log)
                     last_save = now
                 if stop:
                     raise self._stopped()
@@ -259,6 +241,42 @@ class Run:
         # A request that came after the last step: what is left is the test.
         if self._total(torch.tensor(float(interrupt.requested), device=self.fabric.device)) > 0:
             raise self._stopped()
+
+    def _loader(self, steps: int) -> DataLoader[tuple[Tensor, Tensor]]:
+        """The batches of the steps that are left of so many."""
+        return DataLoader(
+            self.batches,
+            batch_size=None,
+            sampler=range(self.state.progress.step, steps),
+            num_workers=self.config.workers,
+            pin_memory=self.fabric.device.type == "cuda",
+        )
+
+    def _count(self, row: Row, seconds: float) -> None:
+        """Count a step that was made, and took so long."""
+        progress = self.state.progress
+        self.budget.last_step = seconds
+        row["images_per_second"] = self.batches.batch_size / seconds
+        progress.step += 1
+        progress.epoch_loss += row["loss"]
+        progress.epoch_correct += row["accuracy"]
+        progress.epoch_seconds += seconds
+        progress.seconds += seconds
+
+    def _show(self, row: Row, moment: Moment, log: RunLog | None) -> None:
+        """Log a step that was made, and show it."""
+        if log is not None:
+            log.step(row)
+        self.display.step(row, self._length(moment))
+        if moment.is_last:
+            self.display.say(self.budget.last_words(self.state.progress))
+
+    def _save(self, log: RunLog) -> None:
+        """Write a checkpoint, and the log up to it."""
+        log.flush()
+        progress = self.state.progress
+        progress.spent = self.budget.spent()
+        save_checkpoint(self.folder / CHECKPOINTS, progress.step, self.state.checkpoint())
 
     def _stopped(self) -> KeyboardInterrupt:
         return KeyboardInterrupt(f"stopped after {self._place()}, nothing is lost; go on with: {self._resuming}")
