@@ -184,6 +184,28 @@ def test_split_folders(valid: str, tmp_path: Path) -> None:
     assert dataset.drawn == ()
 
 
+@pytest.mark.parametrize(("train", "test"), [("Training", "Testing"), ("TRAIN", "testing")])
+def test_other_names_of_splits(train: str, test: str, tmp_path: Path) -> None:
+    for split, count in ((train, 5), (test, 3)):
+        for name in ("cat", "dog"):
+            fill(tmp_path / split / name, count)
+    dataset = open_dataset(str(tmp_path))
+    assert dataset.classes == ("cat", "dog")
+    assert (len(dataset.train) + len(dataset.valid), len(dataset.test)) == (10, 6)
+
+
+@pytest.mark.parametrize("outer", [("train_images", "test_images"), ("cat", "dog")])
+def test_folders_with_the_same_folders_inside_are_no_classes(outer: tuple[str, str], tmp_path: Path) -> None:
+    for folder in outer:
+        for name in ("one", "two"):
+            fill(tmp_path / folder / name, 5)
+    with pytest.raises(ValueError, match=r"same folders inside: one, two.*train, valid and test"):
+        open_dataset(str(tmp_path))
+
+    fill(tmp_path / outer[0] / "three", 1)
+    assert open_dataset(str(tmp_path)).classes == tuple(sorted(outer)), "folders of a class may be nested"
+
+
 def test_validation_is_cut_from_train(tmp_path: Path) -> None:
     for split, count in (("train", 20), ("test", 3)):
         for name in ("a", "b"):

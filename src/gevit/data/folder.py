@@ -1,7 +1,7 @@
 """Any folder or archive of images as a data set.
 
-It has either a folder of images for each class, or the folders `train`, `valid` (also `val`, `validation`) and `test`,
-each with the same class folders. A lone folder around all of that, as archives often have, is looked into. Class
+It has either a folder of images for each class, or the folders `train` (also `training`), `valid` (`val`, `validation`)
+and `test` (`testing`), each with the same class folders. A lone folder around all of that, as archives often have, is looked into. Class
 folders alone are split automatically: 80% train, 10% valid, 10% test of every class. If there is no `valid`, a tenth of
 every class of train is cut off. Class folders may be nested. Hidden files, files that are no images by their suffix,
 and what archivers and file servers leave behind are passed over.
@@ -25,7 +25,15 @@ from gevit.data.decode import GREY_OR_COLOUR, SUFFIXES, Header
 from gevit.data.file_split import FileSplit, check_images, read_headers, report_corrupt
 from gevit.rendering.words import printable
 
-SPLIT_NAMES = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
+SPLIT_NAMES = {
+    "train": "train",
+    "training": "train",
+    "valid": "valid",
+    "val": "valid",
+    "validation": "valid",
+    "test": "test",
+    "testing": "test",
+}
 JUNK = frozenset({"__MACOSX", "@eaDir", "#recycle", "$RECYCLE.BIN", "System Volume Information", "lost+found"})
 LARGEST_DEFAULT_SIZE, DEFAULT_SIZE = 96, 64
 
@@ -100,6 +108,7 @@ def list_images(path: Location) -> dict[str, dict[str, list[Location]]]:
         if split:
             splits[split] = folder
     if not splits:
+        _check_no_splits(path, folders)
         return {"all": _classes(path, folders)}
     if not {"train", "test"} <= set(splits):
         raise ValueError(
@@ -155,6 +164,24 @@ def _unwrapped(path: Location) -> Location:
     if len(folders) != 1 or _loose(path) or folders[0].name.lower() in SPLIT_NAMES:
         return path
     return path if _loose(folders[0]) or not _folders(folders[0]) else _unwrapped(folders[0])
+
+
+def _check_no_splits(path: Location, folders: Sequence[Location]) -> None:
+    """Refuse folders that all have the same folders inside, and no images beside these: one of the two are splits."""
+    inside = {tuple(inner.name for inner in _folders(folder)) for folder in folders}
+    if len(folders) < 2 or len(inside) > 1 or len(next(iter(inside))) < 2 or any(map(_loose, folders)):
+        return
+    raise ValueError(
+        f"the folders {_some(folder.name for folder in folders)} in {path} all have the same folders inside: "
+        f"{_some(next(iter(inside)))}. If those inside are the classes, name the outer ones train, valid and test; "
+        "if the outer ones are, put the images of each directly into it, "
+        "or make the folders train, valid and test around them"
+    )
+
+
+def _some(names: Iterable[str]) -> str:
+    first = list(names)
+    return ", ".join(map(printable, first[:5])) + (", ..." if len(first) > 5 else "")
 
 
 def _classes(path: Location, folders: Sequence[Location]) -> dict[str, list[Location]]:
