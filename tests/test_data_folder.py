@@ -249,6 +249,15 @@ def test_size_and_channels(tmp_path: Path) -> None:
         open_dataset(str(tmp_path), image_size=0)
 
 
+def test_the_note_says_what_images_are_scaled_to(tmp_path: Path) -> None:
+    fill(tmp_path / "a", 3, (30, 30))
+    fill(tmp_path / "b", 3, (30, 20))
+    assert "scaled to 64x64, the files have up to 30x30" in open_dataset(str(tmp_path)).note
+    fill(tmp_path / "b", 3, (30, 30))
+    assert "scaled" not in open_dataset(str(tmp_path)).note
+    assert "scaled to 20x20, the files have 30x30" in open_dataset(str(tmp_path), image_size=20).note
+
+
 def test_large_images_are_not_the_default_size(tmp_path: Path) -> None:
     for name in ("a", "b"):
         fill(tmp_path / name, 3, (97, 97))

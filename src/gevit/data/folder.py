@@ -1,10 +1,10 @@
 """Any folder or archive of images as a data set.
 
 It has either a folder of images for each class, or the folders `train` (also `training`), `valid` (`val`, `validation`)
-and `test` (`testing`), each with the same class folders. A lone folder around all of that, as archives often have, is looked into. Class
-folders alone are split automatically: 80% train, 10% valid, 10% test of every class. If there is no `valid`, a tenth of
-every class of train is cut off. Class folders may be nested. Hidden files, files that are no images by their suffix,
-and what archivers and file servers leave behind are passed over.
+and `test` (`testing`), each with the same class folders. A lone folder around all of that, as archives often have, is
+looked into. Class folders alone are split automatically: 80% train, 10% valid, 10% test of every class. If there is no
+`valid`, a tenth of every class of train is cut off. Class folders may be nested. Hidden files, files that are no images
+by their suffix, and what archivers and file servers leave behind are passed over.
 
 The images of an archive are those of the folder that it unpacks to: same digest, same split.
 """
@@ -86,6 +86,7 @@ def open_folder(path: Path, image_size: int | None, channels: int | None, skip_c
     # The name alone: the digest of a set must not change with the place from which its folder is looked at.
     name, kind = name_of(path), "folder" if path.is_dir() else "archive"
     note = f"images of the {kind} {name}, {len(train):,} train, {len(valid):,} validation, {len(test):,} test, {how}"
+    note += _scaled(headers.values(), image_size)
     if corrupt:
         note += f"; {len(corrupt):,} corrupt files left out"
     return DataSet(name, names, channels, image_size, mean, std, train, valid, test, note, drawn)
@@ -217,6 +218,16 @@ def _common_size(headers: Iterable[Header]) -> int:
         if width == height <= LARGEST_DEFAULT_SIZE:
             return width
     return DEFAULT_SIZE
+
+
+def _scaled(headers: Iterable[Header], image_size: int) -> str:
+    """To which size images are brought, and from which; empty if they have it."""
+    sizes = {(header.width, header.height) for header in headers}
+    if sizes == {(image_size, image_size)}:
+        return ""
+    width, height = max(sizes, key=lambda size: size[0] * size[1])
+    files = f"{'up to ' if len(sizes) > 1 else ''}{width}x{height}"
+    return f"; scaled to {image_size}x{image_size}, the files have {files}"
 
 
 def _common_channels(headers: Mapping[Location, Header], wanted: int | None) -> int:
