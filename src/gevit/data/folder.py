@@ -12,6 +12,7 @@ The images of an archive are those of the folder that it unpacks to: same digest
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -50,12 +51,54 @@ def open_folder(path: Path, image_size: int | None, channels: int | None, skip_c
         skip_corrupt: leave out files that cannot be decoded, with a warning.
         seed: of the automatic split.
     """
+    found = _read(path, image_size, channels, skip_corrupt)
+    parts, drawn, how = _parts(found.by_split, found.images.labels, found.names, seed)
+    train, valid, test = (found.images.subset(part) for part in parts)
+    mean, std = _statistics(train)
+    # The name alone: the digest of a set must not change with the place from which its folder is looked at.
+    name, kind = name_of(path), "folder" if path.is_dir() else "archive"
+    note = f"images of the {kind} {name}, {len(train):,} train, {len(valid):,} validation, {len(test):,} test, {how}"
+    note += found.note
+    return DataSet(name, found.names, found.channels, found.image_size, mean, std, train, valid, test, note, drawn)
+
+
+def open_all(path: Path, classes: Sequence[str], image_size: int, channels: int, skip_corrupt: bool) -> Split:
+    """All images of a folder or archive, of whichever split, labelled by their places in `classes`.
+
+    It may have some of these classes only, and as few images of a class as it likes.
+    """
+    found = _read(path, image_size, channels, skip_corrupt, fewest_classes=1)
+    unknown = [name for name in found.names if name not in classes]
+    if unknown:
+        raise ValueError(
+            f"{path} has folders of classes that are not among {_some(classes)}: {_some(unknown)}; "
+            "rename them, or take them away"
+        )
+    labels = torch.tensor([classes.index(name) for name in found.names])[found.images.labels]
+    return found.images.labelled(labels)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The images of a folder: their classes, the indices of those of each split, how they were read."""
+
+    images: FileSplit
+    names: tuple[str, ...]
+    by_split: dict[str, Int[Tensor, " _"]]
+    image_size: int
+    channels: int
+    note: str
+
+
+def _read(
+    path: Path, image_size: int | None, channels: int | None, skip_corrupt: bool, fewest_classes: int = 2
+) -> _Found:
     if channels is not None:
         check_count("channels", channels)
     if image_size is not None:
         check_image_size(image_size)
     where = located(path)
-    layout = list_images(where)
+    layout = list_images(where, fewest_classes)
     files = [file for classes in layout.values() for members in classes.values() for file in members]
 
     headers, corrupt = read_headers(files)
@@ -79,17 +122,11 @@ def open_folder(path: Path, image_size: int | None, channels: int | None, skip_c
         split: torch.tensor([i for i, member in enumerate(members) if member[0] == split], dtype=torch.int64)
         for split in layout
     }
-    whole = FileSplit({file: checked[file] for _, _, file in members}, labels, image_size, channels)
-    parts, drawn, how = _parts(by_split, labels, names, seed)
-    train, valid, test = (whole.subset(part) for part in parts)
-    mean, std = _statistics(train)
-    # The name alone: the digest of a set must not change with the place from which its folder is looked at.
-    name, kind = name_of(path), "folder" if path.is_dir() else "archive"
-    note = f"images of the {kind} {name}, {len(train):,} train, {len(valid):,} validation, {len(test):,} test, {how}"
-    note += _scaled(headers.values(), image_size)
+    images = FileSplit({file: checked[file] for _, _, file in members}, labels, image_size, channels)
+    note = _scaled(headers.values(), image_size)
     if corrupt:
         note += f"; {len(corrupt):,} corrupt files left out"
-    return DataSet(name, names, channels, image_size, mean, std, train, valid, test, note, drawn)
+    return _Found(images, names, by_split, image_size, channels, note)
 
 
 def located(path: Path) -> Location:
@@ -97,7 +134,7 @@ def located(path: Path) -> Location:
     return path if path.is_dir() else Archive(path, SUFFIXES).root
 
 
-def list_images(path: Location) -> dict[str, dict[str, list[Location]]]:
+def list_images(path: Location, fewest_classes: int = 2) -> dict[str, dict[str, list[Location]]]:
     """Image files by split and class; the one split of a folder without splits is called `all`."""
     path = _unwrapped(path)
     folders = _folders(path)
@@ -110,13 +147,15 @@ def list_images(path: Location) -> dict[str, dict[str, list[Location]]]:
             splits[split] = folder
     if not splits:
         _check_no_splits(path, folders)
-        return {"all": _classes(path, folders)}
+        return {"all": _classes(path, folders, fewest_classes)}
     if not {"train", "test"} <= set(splits):
         raise ValueError(
             f"{path} has the split folders {', '.join(sorted(f.name for f in splits.values()))}; expected train and "
             "test, and valid if there is one (or class folders alone, which are split automatically)"
         )
-    layout = {split: _classes(splits[split], _folders(splits[split])) for split in SPLITS if split in splits}
+    layout = {
+        split: _classes(splits[split], _folders(splits[split]), fewest_classes) for split in SPLITS if split in splits
+    }
     for split, classes in layout.items():
         for name in sorted(set(layout["train"]) ^ set(classes)):
             where = splits[split] if name in layout["train"] else splits["train"]
@@ -185,7 +224,7 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(map(printable, first[:5])) + (", ..." if len(first) > 5 else "")
 
 
-def _classes(path: Location, folders: Sequence[Location]) -> dict[str, list[Location]]:
+def _classes(path: Location, folders: Sequence[Location], fewest: int) -> dict[str, list[Location]]:
     for folder in folders:
         try:
             folder.name.encode()
@@ -194,12 +233,12 @@ def _classes(path: Location, folders: Sequence[Location]) -> dict[str, list[Loca
                 f"the name of the class folder {printable(folder)} is not UTF-8, so no file can name it; rename it"
             ) from error
     classes = {folder.name: image_files(folder) for folder in folders}
-    if len(classes) < 2:
+    if len(classes) < fewest:
         loose = _loose(path)
         raise ValueError(
             f"{path} has {len(classes)} class folders"
             + (f" and {loose} images outside of any" if loose else "")
-            + "; expected a folder of images for each of two or more classes"
+            + f"; expected a folder of images for each of {fewest} or more classes"
         )
     empty = [name for name, files in classes.items() if not files]
     if empty:
