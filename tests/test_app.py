@@ -34,6 +34,7 @@ from gevit.app.server import make_app
 from gevit.app.turning import ANGLES, PARTS, Move
 from gevit.app.work import Work
 from gevit.data import load_digits
+from gevit.data.dataset import DIGEST_VERSION
 from gevit.models.info import ModelInfo
 from gevit.pretrained import pretrained_path
 
@@ -320,7 +321,7 @@ def start(client: TestClient, **values: object) -> Any:
     return client.post("/api/examinations", content=json.dumps(wanted))
 
 
-def model_files(folder: Path, mean: float = 0.5, std: float = 0.5) -> tuple[bytes, bytes]:
+def model_files(folder: Path, mean: float = 0.5, std: float = 0.5, **trained: str) -> tuple[bytes, bytes]:
     """Weights and information of a small model of three classes of grey images."""
     info = ModelInfo(
         name="r4_sa",
@@ -331,6 +332,7 @@ def model_files(folder: Path, mean: float = 0.5, std: float = 0.5) -> tuple[byte
         image_size=20,
         mean=(mean,),
         std=(std,),
+        trained=trained,
     )
     model = gevit.create_model("r4_sa", "nano", num_classes=3)
     gevit.save(model, info, folder / "model.safetensors")
@@ -360,7 +362,8 @@ class TestExamine:
         assert job["state"] == "done", job["problem"]
         result = job["result"]
         assert result["equivariant"]
-        assert result["labelled"]["data"] == "uploaded images, test"
+        assert result["labelled"]["data"] == "uploaded images, test (3 of 30 images)"
+        assert result["labelled"]["warnings"] == [], "nothing is known of what the model was trained on"
         names = {mistake["name"] for mistake in result["labelled"]["mistakes"]}
         assert names <= {f"{kind}/{number}.png" for kind in ("bar", "cross", "dot") for number in range(10)}
         assert len(result["labelled"]["accuracy"]) == len(result["angles"])
@@ -369,6 +372,14 @@ class TestExamine:
         assert "</html>" in report.text
         assert names
         assert all(name in report.text for name in names)
+
+    def test_images_that_may_have_been_trained_on(self, client: TestClient, tmp_path: Path) -> None:
+        scene = load_model(client, *model_files(tmp_path, data_digest=f"{DIGEST_VERSION}1a")).json()
+        data = client.post("/api/data", content=archive_of(("bar", "cross", "dot"))).json()["data"]
+        job = wait_for(client, start(client, scene=scene["name"], data=data).json()["examination"])
+        [warning] = job["result"]["labelled"]["warnings"]
+        assert "may include" in warning
+        assert "Warning" in client.get(f"/api/examinations/{job['examination']}/report.html").text
 
     def test_a_file_whose_name_is_no_text(self, client: TestClient, tmp_path: Path) -> None:
         scene = load_model(client, *model_files(tmp_path)).json()

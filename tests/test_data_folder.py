@@ -184,6 +184,28 @@ def test_split_folders(valid: str, tmp_path: Path) -> None:
     assert dataset.drawn == ()
 
 
+@pytest.mark.parametrize(("train", "test"), [("Training", "Testing"), ("TRAIN", "testing")])
+def test_other_names_of_splits(train: str, test: str, tmp_path: Path) -> None:
+    for split, count in ((train, 5), (test, 3)):
+        for name in ("cat", "dog"):
+            fill(tmp_path / split / name, count)
+    dataset = open_dataset(str(tmp_path))
+    assert dataset.classes == ("cat", "dog")
+    assert (len(dataset.train) + len(dataset.valid), len(dataset.test)) == (10, 6)
+
+
+@pytest.mark.parametrize("outer", [("train_images", "test_images"), ("cat", "dog")])
+def test_folders_with_the_same_folders_inside_are_no_classes(outer: tuple[str, str], tmp_path: Path) -> None:
+    for folder in outer:
+        for name in ("one", "two"):
+            fill(tmp_path / folder / name, 5)
+    with pytest.raises(ValueError, match=r"same folders inside: one, two.*train, valid and test"):
+        open_dataset(str(tmp_path))
+
+    fill(tmp_path / outer[0] / "three", 1)
+    assert open_dataset(str(tmp_path)).classes == tuple(sorted(outer)), "folders of a class may be nested"
+
+
 def test_validation_is_cut_from_train(tmp_path: Path) -> None:
     for split, count in (("train", 20), ("test", 3)):
         for name in ("a", "b"):
@@ -225,6 +247,15 @@ def test_size_and_channels(tmp_path: Path) -> None:
         open_dataset(str(tmp_path), channels=2)
     with pytest.raises(ValueError, match="image_size must be a positive integer, got 0"):
         open_dataset(str(tmp_path), image_size=0)
+
+
+def test_the_note_says_what_images_are_scaled_to(tmp_path: Path) -> None:
+    fill(tmp_path / "a", 3, (30, 30))
+    fill(tmp_path / "b", 3, (30, 20))
+    assert "scaled to 64x64, the files have up to 30x30" in open_dataset(str(tmp_path)).note
+    fill(tmp_path / "b", 3, (30, 30))
+    assert "scaled" not in open_dataset(str(tmp_path)).note
+    assert "scaled to 20x20, the files have 30x30" in open_dataset(str(tmp_path), image_size=20).note
 
 
 def test_large_images_are_not_the_default_size(tmp_path: Path) -> None:

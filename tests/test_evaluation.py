@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -355,11 +356,46 @@ class TestEvaluateCommand:
         assert warnings(data_digest="0" * 64) == [], "or know it in a way that says nothing"
         assert warnings(data_digest=7) == [], "or in none"
         shades(tmp_path / "others", 5)
-        assert warnings(data="others", data_digest=digest) == []
+        assert warnings(data="others", data_digest=digest) == [], "the same images under another name"
+        shades(tmp_path / "others", 1, start=5)
+        for split in ("valid", "test"):
+            (text,) = warnings(split, data="others", data_digest=digest)
+            assert f"the {split} images may include" in text
+            assert "--split all" in text
+        assert warnings("all", data="others", data_digest=digest) == []
+        (text,) = warnings("all", data_digest=digest)
+        assert "trained on a folder of the same name" in text
         for split, count in (("train", 6), ("test", 1)):
             shades(tmp_path / "kept" / "photos" / split, count)
         assert warnings(data="kept/photos", data_digest=digest) == [], "the test images are a folder of their own"
         assert warnings("valid", data="kept/photos", data_digest=digest), "but validation is drawn from train"
+
+    def test_the_part_that_is_drawn_is_said(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        save_two_classes(tmp_path)
+        shades(tmp_path / "images", 10)
+        command = ["evaluate", "--checkpoint", str(tmp_path), "--data", str(tmp_path / "images"), "--angles", "0"]
+        assert main(command) == 0
+        assert "images, test (2 of 20 images)" in capsys.readouterr().out
+
+    def test_all_images_of_some_of_the_classes(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        save_two_classes(tmp_path)
+        shades(tmp_path / "photos", 4)
+        shutil.rmtree(tmp_path / "photos" / "dark")
+        command = ["evaluate", "--checkpoint", str(tmp_path), "--split", "all", "--angles", "0", "--json", "--data"]
+        assert main([*command, str(tmp_path / "photos")]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert [row["support"] for row in answer["per_class"]] == [0, 4], "they are labelled by the names of classes"
+
+        for split in ("train", "test"):
+            shades(tmp_path / "split" / split, 1)
+        assert main([*command, str(tmp_path / "split")]) == 0
+        assert json.loads(capsys.readouterr().out)["n"] == 4, "of all splits"
+
+        (tmp_path / "photos" / "light").rename(tmp_path / "photos" / "bright")
+        assert main([*command, str(tmp_path / "photos")]) == 2
+        assert "not among dark, light: bright" in capsys.readouterr().err
+        assert main([*command, "digits"]) == 2
+        assert "digits has the splits train, valid and test" in capsys.readouterr().err
 
     def test_corrupt_files_are_left_out_if_asked(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         save_two_classes(tmp_path)

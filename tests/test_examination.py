@@ -211,6 +211,13 @@ class TestPage:
         assert printable(names[0]) in " ".join(found.words)
         assert any(word.startswith(printable(names[1])) for word in found.words)
 
+    def test_doubts_about_the_images_are_shown(self) -> None:
+        model, (images, labels) = model_of("d1_sa"), digits(3)
+        labelled = LabelledImages("a few", images, labels, ["one"] * 3, ("these may be <known>",))
+        found = examine(model, images[:1], ["one"], labelled, angles=(0.0, 180.0))
+        assert found.to_json()["labelled"]["warnings"] == ["these may be <known>"]
+        assert any("these may be <known>" in word for word in Page(page([found])).words)
+
 
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -17,7 +17,7 @@ import gevit
 from gevit.cli import main
 from gevit.data import load_digits, open_dataset
 from gevit.evaluation.evaluate import predict_logits
-from gevit.evaluation.predict import find_images, looks_inverted, predict
+from gevit.evaluation.predict import expected_images, find_images, looks_inverted, predict
 from gevit.models.info import ModelInfo
 from gevit.training.config import TrainConfig
 from gevit.training.loop import train
@@ -289,6 +289,12 @@ def test_images_that_are_right_do_not_look_inverted() -> None:
     for shade in (0.0, 0.3, 0.7, 1.0):
         assert not looks_inverted(torch.full((1, 8, 8), shade), photographs), "negatives are about as bright"
         assert not looks_inverted(torch.full((3, 8, 8), shade), forests), "a bright field is no negative of a forest"
+
+
+def test_only_grey_images_are_said_to_be_bright_on_dark() -> None:
+    assert "bright on dark" in expected_images(info())
+    forests = info(mean=(0.2, 0.25, 0.2), std=(0.1, 0.1, 0.1), in_channels=3)
+    assert "bright on dark" not in expected_images(forests)
 
 
 @pytest.mark.parametrize("flag", ["--top", "--batch-size"])

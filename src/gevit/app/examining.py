@@ -18,7 +18,8 @@ from gevit.data import DataSet
 from gevit.data.dataset import choose
 from gevit.evaluation.examination import Examination, LabelledImages, examine
 from gevit.evaluation.examination_page import page
-from gevit.models.base import EquivariantModel
+from gevit.evaluation.matching import ScoredImages
+from gevit.models.base import EquivariantModel, info_of
 from gevit.rendering.words import printable
 
 SHOWN_IMAGES = 4  # of those of which the report shows the full turn
@@ -104,8 +105,9 @@ def _run(job: Job, model: EquivariantModel, open_data: Callable[[], DataSet], im
             raise ValueError(f"this took longer than {LONGEST // 60} minutes: use fewer images")
 
     try:
-        data = open_data()
-        labelled = LabelledImages.of(f"{data.label}, test", data.test.subset(choose(data.test.labels, images)))
+        scored = ScoredImages.of(info_of(model), open_data(), "test")
+        chosen = scored.split.subset(choose(scored.split.labels, images))
+        labelled = LabelledImages.of(scored.title, chosen, scored.doubts)
         names, pixels = labelled.some(SHOWN_IMAGES)
         job.result = examine(model, pixels, names, labelled, batch_size=BATCH, progress=progress)
         job.report = page([job.result])

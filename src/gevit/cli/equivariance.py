@@ -155,8 +155,8 @@ def _images(args: argparse.Namespace, model: EquivariantModel) -> tuple[list[str
     info = info_of(model)
     labelled = None
     if args.data:
-        data, split, _ = open_labelled_data(args, info)
-        labelled = LabelledImages.of(f"{data.label}, {args.split}", split)
+        scored = open_labelled_data(args, info)
+        labelled = LabelledImages.of(scored.title, scored.split, scored.doubts)
     if args.image:
         paths = find_images(args.image)
         pixels = torch.stack([read_image(path, info.image_size, info.in_channels) for path in paths])

@@ -65,12 +65,13 @@ def run(args: argparse.Namespace) -> int:
             check_picture("--out", args.out / name)
     model = load_classifier(args)
     info = info_of(model)
-    data, split, warnings = open_labelled_data(args, info)
+    scored = open_labelled_data(args, info)
+    split = scored.split
     some = choose(split.labels, ANGLE_IMAGES)
     images, labels = split.images(some), split.labels[some]
     angles = [360 * k / args.angles for k in range(args.angles)]
     orbit = str(model.group) if isinstance(model, Orbit) else None
-    title = f"{info.name}{f', averaged over {orbit},' if orbit else ''} on {data.name}"
+    title = f"{info.name}{f', averaged over {orbit},' if orbit else ''} on {scored.title}"
     with Progress(console=make_console(stderr=True), transient=True) as bar:
         task = bar.add_task(escape(printable(title)), total=len(split) + len(angles) * len(images))
 
@@ -84,10 +85,11 @@ def run(args: argparse.Namespace) -> int:
     answer = {
         "model": info.name,
         "orbit": orbit,
-        "data": data.name,
+        "data": scored.data,
         "split": args.split,
         "classes": info.classes,
-        "warnings": warnings,
+        "title": scored.title,
+        "warnings": scored.doubts,
         **result.to_json(),
         "by_angle": {"images": len(images), "accuracy": by_angle},
         "equivariance": {"images": len(images[:EQUIVARIANCE_IMAGES]), "elements": errors},
@@ -96,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(answer, indent=2))
     else:
         tables = [
-            presentation.summary_table(f"{title}, {args.split}", result),
+            presentation.summary_table(title, result),
             presentation.class_table(info.classes, result),
             presentation.worst_confusions(info.classes, result, CONFUSIONS),
             presentation.angle_table(by_angle, len(images)),

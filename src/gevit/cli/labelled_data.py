@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from gevit.cli.arguments import positive_integer
 from gevit.rendering.words import printable
 
 if TYPE_CHECKING:
-    from gevit.data import DataSet, Split
+    from gevit.evaluation.matching import ScoredImages
     from gevit.models.info import ModelInfo
 
 
@@ -21,7 +22,12 @@ def add_labelled_data(parser: argparse.ArgumentParser, required: bool, limit: in
     data.add_argument("--data", required=required, metavar="NAME", help="data set, or a folder or archive of images")
     data.add_argument("--data-root", type=Path, metavar="DIR", help="where the named data sets are")
     data.add_argument("--skip-corrupt", action="store_true", help="leave out files that cannot be decoded")
-    data.add_argument("--split", choices=["train", "valid", "test"], default="test", help="which images")
+    data.add_argument(
+        "--split",
+        choices=["train", "valid", "test", "all"],
+        default="test",
+        help="which images; all: those of a folder that the model was not trained on, also of some classes only",
+    )
     data.add_argument(
         "--limit",
         type=positive_integer,
@@ -31,38 +37,14 @@ def add_labelled_data(parser: argparse.ArgumentParser, required: bool, limit: in
     )
 
 
-def open_labelled_data(args: argparse.Namespace, info: ModelInfo) -> tuple[DataSet, Split, list[str]]:
-    """The data set and the images of it that the flags name, as the model takes them, and why they may flatter it.
-
-    The warnings are printed, too.
-    """
-    from gevit.data import list_datasets, open_dataset
+def open_labelled_data(args: argparse.Namespace, info: ModelInfo) -> ScoredImages:
+    """The images that the flags name, as the model takes them; why they may flatter it is printed, too."""
     from gevit.data.dataset import choose
-    from gevit.evaluation.matching import check_match
+    from gevit.evaluation.matching import open_images
 
-    # Images are brought to what the model takes; a named set has its own channels, which must fit.
-    channels = None if args.data in list_datasets() else info.in_channels
-    data = open_dataset(
-        args.data, args.data_root, image_size=info.image_size, channels=channels, skip_corrupt=args.skip_corrupt
-    )
-    check_match(info, data)
-    warnings = _doubts(info, data, args.split)
-    for warning in warnings:
-        print(printable(f"gevit {args.command}: warning: {warning}"), file=sys.stderr)
-    split = data.split(args.split)
-    return data, split.subset(choose(split.labels, args.limit)) if args.limit else split, warnings
-
-
-def _doubts(info: ModelInfo, data: DataSet, split: str) -> list[str]:
-    """Why the numbers may flatter the model."""
-    from gevit.data.dataset import is_other_data
-
-    trained_on = info.trained.get("data_digest")  # models of earlier versions do not know
-    known = isinstance(trained_on, str)  # and those of others may say anything
-    if data.name != info.data or split not in data.drawn or not (known and is_other_data(trained_on, data.digest)):
-        return []
-    return [
-        f"the folder {data.name} has changed since the model was trained on it, and its splits are drawn whenever it "
-        f"is opened: these are not the {split} images of then, and may include images that it was trained on; "
-        "to keep them apart, put the images into folders train, valid and test, and train again"
-    ]
+    images = open_images(info, args.data, args.split, args.data_root, args.skip_corrupt)
+    for doubt in images.doubts:
+        print(printable(f"gevit {args.command}: warning: {doubt}"), file=sys.stderr)
+    if not args.limit:
+        return images
+    return dataclasses.replace(images, split=images.split.subset(choose(images.split.labels, args.limit)))

@@ -6,8 +6,9 @@ Light to import: the module that reads a set is imported when the set is opened.
 from __future__ import annotations
 
 import importlib
+import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gevit.data.storage import checksum, data_root, expanded, record_files, recorded_files
 
 if TYPE_CHECKING:
-    from gevit.data.dataset import DataSet
+    from gevit.data.dataset import DataSet, Split
 
 # Larger files are only compared by size when they are opened; `gevit data verify` reads them all.
 HASHED_AT_OPEN = 512 * 2**20
@@ -258,6 +259,27 @@ def open_dataset(
     return dataset if image_size is None else dataset.resized(image_size)
 
 
+def open_all(
+    name: str, classes: Sequence[str], image_size: int, channels: int, skip_corrupt: bool = False
+) -> tuple[str, Split]:
+    """The name and all images of a folder or archive, whichever splits it has, labelled by their places in `classes`.
+
+    Args:
+        name: a path; it may have some of the classes only, and few images of a class.
+        classes: names of the classes.
+        image_size: side that the images are scaled to.
+        channels: 1 or 3 for pictures, else the number of bands.
+        skip_corrupt: leave out files that cannot be decoded instead of raising.
+    """
+    from gevit.data import folder
+    from gevit.data.archive import name_of
+
+    if name in CATALOG:
+        raise ValueError(f"{name} has the splits train, valid and test: choose one; all images are of folders only")
+    path = _existing(name)
+    return name_of(path), folder.open_all(path, classes, image_size, channels, skip_corrupt)
+
+
 @dataclass(frozen=True)
 class Finding:
     """What was found of one file.
@@ -322,7 +344,8 @@ def _existing(name: str) -> Path:
         return path
     from gevit._checks import check_choice
 
-    if path.parent == Path() and not path.suffix:  # a name, then, and not that of a file
+    separators = {os.sep, os.altsep} - {None}
+    if not separators & set(name) and not path.suffix:  # a name, then, and not that of a file
         check_choice("data set", name, [*CATALOG, "a path to a folder or archive of images"])
     raise FileNotFoundError(
         f"no folder or archive {path}; expected a folder of images, an archive of one, or one of {', '.join(CATALOG)}"

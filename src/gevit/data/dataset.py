@@ -181,6 +181,11 @@ class DataSet:
         """The name for tables, which does not promise more than there is."""
         return self.name if self.whole else f"{self.name} sample"
 
+    def title(self, split: str) -> str:
+        """What to call a split in tables; of one that was drawn at random also how many of the images it has."""
+        title, images = f"{self.label}, {split}", sum(len(self.split(name)) for name in self.drawn)
+        return f"{title} ({len(self.split(split)):,} of {images:,} images)" if split in self.drawn else title
+
     @functools.cached_property
     def digest(self) -> str:
         """Tells data apart by what is learned and measured: pixels, labels, classes, shape and normalisation.

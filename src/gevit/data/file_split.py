@@ -56,6 +56,10 @@ class FileSplit(Split):
             image[:] = as_floats(pixels)
         return images
 
+    def labelled(self, labels: Int[Tensor, " n"]) -> FileSplit:
+        """The same images with other labels."""
+        return FileSplit(dict(zip(self.files, self._checked, strict=True)), labels, self._size, self._channels)
+
     def name_of(self, index: int) -> str:
         """The file and the folder that it is in, which often is its class."""
         return "/".join(Path(str(self.files[index])).parts[-2:])

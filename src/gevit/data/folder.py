@@ -1,10 +1,10 @@
 """Any folder or archive of images as a data set.
 
-It has either a folder of images for each class, or the folders `train`, `valid` (also `val`, `validation`) and `test`,
-each with the same class folders. A lone folder around all of that, as archives often have, is looked into. Class
-folders alone are split automatically: 80% train, 10% valid, 10% test of every class. If there is no `valid`, a tenth of
-every class of train is cut off. Class folders may be nested. Hidden files, files that are no images by their suffix,
-and what archivers and file servers leave behind are passed over.
+It has either a folder of images for each class, or the folders `train` (also `training`), `valid` (`val`, `validation`)
+and `test` (`testing`), each with the same class folders. A lone folder around all of that, as archives often have, is
+looked into. Class folders alone are split automatically: 80% train, 10% valid, 10% test of every class. If there is no
+`valid`, a tenth of every class of train is cut off. Class folders may be nested. Hidden files, files that are no images
+by their suffix, and what archivers and file servers leave behind are passed over.
 
 The images of an archive are those of the folder that it unpacks to: same digest, same split.
 """
@@ -12,6 +12,7 @@ The images of an archive are those of the folder that it unpacks to: same digest
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -25,7 +26,15 @@ from gevit.data.decode import GREY_OR_COLOUR, SUFFIXES, Header
 from gevit.data.file_split import FileSplit, check_images, read_headers, report_corrupt
 from gevit.rendering.words import printable
 
-SPLIT_NAMES = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
+SPLIT_NAMES = {
+    "train": "train",
+    "training": "train",
+    "valid": "valid",
+    "val": "valid",
+    "validation": "valid",
+    "test": "test",
+    "testing": "test",
+}
 JUNK = frozenset({"__MACOSX", "@eaDir", "#recycle", "$RECYCLE.BIN", "System Volume Information", "lost+found"})
 LARGEST_DEFAULT_SIZE, DEFAULT_SIZE = 96, 64
 
@@ -42,12 +51,54 @@ def open_folder(path: Path, image_size: int | None, channels: int | None, skip_c
         skip_corrupt: leave out files that cannot be decoded, with a warning.
         seed: of the automatic split.
     """
+    found = _read(path, image_size, channels, skip_corrupt)
+    parts, drawn, how = _parts(found.by_split, found.images.labels, found.names, seed)
+    train, valid, test = (found.images.subset(part) for part in parts)
+    mean, std = _statistics(train)
+    # The name alone: the digest of a set must not change with the place from which its folder is looked at.
+    name, kind = name_of(path), "folder" if path.is_dir() else "archive"
+    note = f"images of the {kind} {name}, {len(train):,} train, {len(valid):,} validation, {len(test):,} test, {how}"
+    note += found.note
+    return DataSet(name, found.names, found.channels, found.image_size, mean, std, train, valid, test, note, drawn)
+
+
+def open_all(path: Path, classes: Sequence[str], image_size: int, channels: int, skip_corrupt: bool) -> Split:
+    """All images of a folder or archive, of whichever split, labelled by their places in `classes`.
+
+    It may have some of these classes only, and as few images of a class as it likes.
+    """
+    found = _read(path, image_size, channels, skip_corrupt, fewest_classes=1)
+    unknown = [name for name in found.names if name not in classes]
+    if unknown:
+        raise ValueError(
+            f"{path} has folders of classes that are not among {_some(classes)}: {_some(unknown)}; "
+            "rename them, or take them away"
+        )
+    labels = torch.tensor([classes.index(name) for name in found.names])[found.images.labels]
+    return found.images.labelled(labels)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The images of a folder: their classes, the indices of those of each split, how they were read."""
+
+    images: FileSplit
+    names: tuple[str, ...]
+    by_split: dict[str, Int[Tensor, " _"]]
+    image_size: int
+    channels: int
+    note: str
+
+
+def _read(
+    path: Path, image_size: int | None, channels: int | None, skip_corrupt: bool, fewest_classes: int = 2
+) -> _Found:
     if channels is not None:
         check_count("channels", channels)
     if image_size is not None:
         check_image_size(image_size)
     where = located(path)
-    layout = list_images(where)
+    layout = list_images(where, fewest_classes)
     files = [file for classes in layout.values() for members in classes.values() for file in members]
 
     headers, corrupt = read_headers(files)
@@ -71,16 +122,11 @@ def open_folder(path: Path, image_size: int | None, channels: int | None, skip_c
         split: torch.tensor([i for i, member in enumerate(members) if member[0] == split], dtype=torch.int64)
         for split in layout
     }
-    whole = FileSplit({file: checked[file] for _, _, file in members}, labels, image_size, channels)
-    parts, drawn, how = _parts(by_split, labels, names, seed)
-    train, valid, test = (whole.subset(part) for part in parts)
-    mean, std = _statistics(train)
-    # The name alone: the digest of a set must not change with the place from which its folder is looked at.
-    name, kind = name_of(path), "folder" if path.is_dir() else "archive"
-    note = f"images of the {kind} {name}, {len(train):,} train, {len(valid):,} validation, {len(test):,} test, {how}"
+    images = FileSplit({file: checked[file] for _, _, file in members}, labels, image_size, channels)
+    note = _scaled(headers.values(), image_size)
     if corrupt:
         note += f"; {len(corrupt):,} corrupt files left out"
-    return DataSet(name, names, channels, image_size, mean, std, train, valid, test, note, drawn)
+    return _Found(images, names, by_split, image_size, channels, note)
 
 
 def located(path: Path) -> Location:
@@ -88,7 +134,7 @@ def located(path: Path) -> Location:
     return path if path.is_dir() else Archive(path, SUFFIXES).root
 
 
-def list_images(path: Location) -> dict[str, dict[str, list[Location]]]:
+def list_images(path: Location, fewest_classes: int = 2) -> dict[str, dict[str, list[Location]]]:
     """Image files by split and class; the one split of a folder without splits is called `all`."""
     path = _unwrapped(path)
     folders = _folders(path)
@@ -100,13 +146,16 @@ def list_images(path: Location) -> dict[str, dict[str, list[Location]]]:
         if split:
             splits[split] = folder
     if not splits:
-        return {"all": _classes(path, folders)}
+        _check_no_splits(path, folders)
+        return {"all": _classes(path, folders, fewest_classes)}
     if not {"train", "test"} <= set(splits):
         raise ValueError(
             f"{path} has the split folders {', '.join(sorted(f.name for f in splits.values()))}; expected train and "
             "test, and valid if there is one (or class folders alone, which are split automatically)"
         )
-    layout = {split: _classes(splits[split], _folders(splits[split])) for split in SPLITS if split in splits}
+    layout = {
+        split: _classes(splits[split], _folders(splits[split]), fewest_classes) for split in SPLITS if split in splits
+    }
     for split, classes in layout.items():
         for name in sorted(set(layout["train"]) ^ set(classes)):
             where = splits[split] if name in layout["train"] else splits["train"]
@@ -157,7 +206,25 @@ def _unwrapped(path: Location) -> Location:
     return path if _loose(folders[0]) or not _folders(folders[0]) else _unwrapped(folders[0])
 
 
-def _classes(path: Location, folders: Sequence[Location]) -> dict[str, list[Location]]:
+def _check_no_splits(path: Location, folders: Sequence[Location]) -> None:
+    """Refuse folders that all have the same folders inside, and no images beside these: one of the two are splits."""
+    inside = {tuple(inner.name for inner in _folders(folder)) for folder in folders}
+    if len(folders) < 2 or len(inside) > 1 or len(next(iter(inside))) < 2 or any(map(_loose, folders)):
+        return
+    raise ValueError(
+        f"the folders {_some(folder.name for folder in folders)} in {path} all have the same folders inside: "
+        f"{_some(next(iter(inside)))}. If those inside are the classes, name the outer ones train, valid and test; "
+        "if the outer ones are, put the images of each directly into it, "
+        "or make the folders train, valid and test around them"
+    )
+
+
+def _some(names: Iterable[str]) -> str:
+    first = list(names)
+    return ", ".join(map(printable, first[:5])) + (", ..." if len(first) > 5 else "")
+
+
+def _classes(path: Location, folders: Sequence[Location], fewest: int) -> dict[str, list[Location]]:
     for folder in folders:
         try:
             folder.name.encode()
@@ -166,12 +233,12 @@ def _classes(path: Location, folders: Sequence[Location]) -> dict[str, list[Loca
                 f"the name of the class folder {printable(folder)} is not UTF-8, so no file can name it; rename it"
             ) from error
     classes = {folder.name: image_files(folder) for folder in folders}
-    if len(classes) < 2:
+    if len(classes) < fewest:
         loose = _loose(path)
         raise ValueError(
             f"{path} has {len(classes)} class folders"
             + (f" and {loose} images outside of any" if loose else "")
-            + "; expected a folder of images for each of two or more classes"
+            + f"; expected a folder of images for each of {fewest} or more classes"
         )
     empty = [name for name, files in classes.items() if not files]
     if empty:
@@ -190,6 +257,16 @@ def _common_size(headers: Iterable[Header]) -> int:
         if width == height <= LARGEST_DEFAULT_SIZE:
             return width
     return DEFAULT_SIZE
+
+
+def _scaled(headers: Iterable[Header], image_size: int) -> str:
+    """To which size images are brought, and from which; empty if they have it."""
+    sizes = {(header.width, header.height) for header in headers}
+    if sizes == {(image_size, image_size)}:
+        return ""
+    width, height = max(sizes, key=lambda size: size[0] * size[1])
+    files = f"{'up to ' if len(sizes) > 1 else ''}{width}x{height}"
+    return f"; scaled to {image_size}x{image_size}, the files have {files}"
 
 
 def _common_channels(headers: Mapping[Location, Header], wanted: int | None) -> int:

@@ -82,11 +82,13 @@ class TurningSet:
         title: which images they are.
         right: whether the model is right about every image, at every angle.
         mistakes: images that it is wrong about at some angle, some of them: those first whose answer changes most.
+        doubts: why the images may flatter the model.
     """
 
     title: str
     right: Bool[Tensor, "n angles"]
     mistakes: tuple[TurningImage, ...]
+    doubts: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
@@ -187,6 +189,7 @@ class Examination:
         if self.labelled:
             answer["labelled"] = {
                 "data": self.labelled.title,
+                "warnings": list(self.labelled.doubts),
                 "images": self.labelled.count,
                 "accuracy": self.labelled.accuracies,
                 "always_right": self.labelled.always_right,
@@ -199,19 +202,23 @@ class Examination:
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """Images with known classes to examine a model on: what they are, pixels in [0, 1], labels, names."""
+    """Images with known classes to examine a model on: what they are, pixels in [0, 1], labels, names.
+
+    `doubts` are reasons why they may flatter the model.
+    """
 
     title: str
     images: Images
     labels: Int[Tensor, " n"]
     names: Sequence[str]
+    doubts: tuple[str, ...] = ()
 
     @staticmethod
-    def of(title: str, split: Split) -> LabelledImages:
+    def of(title: str, split: Split, doubts: tuple[str, ...] = ()) -> LabelledImages:
         """All images of a split, under the names that it gives them."""
         count = len(split)
         names = [split.name_of(index) for index in range(count)]
-        return LabelledImages(title, split.images(torch.arange(count)), split.labels, names)
+        return LabelledImages(title, split.images(torch.arange(count)), split.labels, names, doubts)
 
     def some(self, most: int) -> tuple[list[str], Images]:
         """Names and pixels of up to `most` of them, the same share of every class."""
@@ -314,7 +321,7 @@ def _turning_set(given: LabelledImages, probabilities: Float[Tensor, "n angles c
         for n in order
         if not right[n].all()
     ]
-    return TurningSet(given.title, right, tuple(mistakes[:MOST_MISTAKES]))
+    return TurningSet(given.title, right, tuple(mistakes[:MOST_MISTAKES]), given.doubts)
 
 
 def _turning_to_json(image: TurningImage) -> dict[str, Any]:

@@ -105,15 +105,17 @@ def looks_inverted(image: Float[Tensor, "channels side side"], info: ModelInfo) 
     Where the images trained on were not clearly bright on dark or dark on bright, that tells nothing: False. Nor does
     it of colours and bands: a photograph of a bright field is not the negative of one of a dark forest.
     """
-    if info.in_channels != 1 or not contrast(info):
+    if not contrast(info):
         return False
     brightness, [usual] = float(image.mean()), info.mean
     return 2 * abs(brightness - (1 - usual)) < abs(brightness - usual)
 
 
 def contrast(info: ModelInfo) -> str:
-    """Which of foreground and background was bright in the images trained on; empty if neither was, clearly."""
-    usual = float(np.mean(info.mean))
+    """Which of foreground and background was bright in the grey images trained on; empty if neither was, clearly."""
+    if info.in_channels != 1:
+        return ""
+    [usual] = info.mean
     return "bright on dark" if 0 <= usual < 0.3 else "dark on bright" if 0.7 < usual <= 1 else ""
 
 

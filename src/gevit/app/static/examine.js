@@ -125,6 +125,7 @@ function show(found, examination) {
     element("div", { class: "go" },
       element("a", { class: "button primary", href: `/api/examinations/${examination}/report.html`, download: "" }, "Download the report"),
       element("span", { class: "quiet" }, "one HTML file that needs nothing else")),
+    ...labelled.warnings.map((text) => element("p", {}, element("b", {}, "Warning: "), `${text}.`)),
     element("dl", { class: "tiles" },
       tile("equivariant?", found.group === "Cyclic(1)" ? "no group" : found.equivariant ? "yes" : "no", `${found.model} on ${found.group}; worst error ${smallNumber(worst)}`),
       tile("accuracy as given", percent(labelled.accuracy[0]), `${labelled.images} images of ${labelled.data}`),
