@@ -42,6 +42,7 @@ def test_equivariance_json(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--model", "r5_sa"], "unknown model 'r5_sa'"),
         (["--neighborhood", "4"], "neighborhood must be odd"),
+        (["--neighborhood", "4"], "'global'"),
         (["--encoding", "x"], "unknown encoding 'x'"),
         (["--checkpoint", "missing.safetensors"], "there is no missing"),
         (["--pretrained", "--encoding", "gsa"], "--encoding is for random weights"),

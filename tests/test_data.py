@@ -174,6 +174,8 @@ def test_names() -> None:
         open_dataset("rotminst")
     with pytest.raises(FileNotFoundError, match="no folder or archive nowhere/at_all"):
         open_dataset("nowhere/at_all")
+    with pytest.raises(FileNotFoundError, match="no folder or archive nowhere"):
+        open_dataset("nowhere/")
     with pytest.raises(ValueError, match="is no folder, and no archive of a known kind"):
         open_dataset(__file__)
 

@@ -15,7 +15,7 @@ from PIL import Image
 from gevit.cli import data as command
 from gevit.data import open_dataset
 from gevit.data.catalog import CATALOG
-from gevit.data.preview import contact_sheet
+from gevit.data.preview import _fitting, _font, contact_sheet
 from tests.running import Life
 
 
@@ -146,6 +146,22 @@ def test_many_classes_make_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[
     with Image.open(tmp_path / "grid.png") as sheet:
         assert sheet.width < 400
         assert sheet.height < 400
+
+
+def test_captions_are_cut_in_the_middle() -> None:
+    font = _font()
+    captions = [_fitting(f"a class with a long name {number}", 64, font) for number in (1, 20)]
+    for caption, end in zip(captions, ("1", "20"), strict=True):
+        assert caption.startswith("a")
+        assert caption.endswith(end)
+        assert 32 < font.getlength(caption) <= 64
+    assert _fitting("short", 64, font) == "short"
+
+
+def test_captions_have_the_letters_of_other_alphabets() -> None:
+    pytest.importorskip("matplotlib")
+    missing = bytes(_font().getmask("\uffff"))
+    assert all(bytes(_font().getmask(letter)) != missing for letter in "äñřşлзεωשع")
 
 
 def test_flags_are_declared_without_torch() -> None:

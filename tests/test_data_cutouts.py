@@ -48,6 +48,11 @@ def test_a_folder_is_not_stored(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no file .*nope.zip; expected galaxies.zip"):
+        prepare("galaxies", tmp_path / "data", tmp_path / "nope.zip")
+
+
 def test_there_is_nothing_to_download(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--file"):
         prepare("redcells", tmp_path)

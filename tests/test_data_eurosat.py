@@ -119,7 +119,7 @@ def test_what_is_not_eurosat_is_not_stored(tmp_path: Path) -> None:
             archive.writestr(f"EuroSAT_RGB/{name}/{name}_1.jpg", b"")
     with pytest.raises(ValueError, match="is not EuroSAT: expected folders of the classes AnnualCrop.*found Forest, T"):
         prepare("eurosat", tmp_path / "root", other)
-    with pytest.raises(FileNotFoundError, match="nothing.zip"):
+    with pytest.raises(FileNotFoundError, match="no file .*nothing.zip; expected EuroSAT_RGB.zip"):
         prepare("eurosat", tmp_path / "root", tmp_path / "nothing.zip")
     assert not (tmp_path / "root").exists()
     with pytest.raises(FileNotFoundError, match="no EuroSAT_RGB.zip; get it with: gevit data prepare eurosat"):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import sys
@@ -18,7 +19,7 @@ from gevit.data import load_digits
 from gevit.equivariance import measure, measure_layers, worst_of
 from gevit.evaluation.evaluate import accuracy_by_angle, predict_logits
 from gevit.evaluation.examination import MOST_MISTAKES, Examination, LabelledImages, examine
-from gevit.evaluation.examination_page import page
+from gevit.evaluation.examination_page import headlines, page
 from gevit.groups import Dihedral
 from gevit.models.base import EquivariantModel, info_of
 from gevit.models.info import ModelInfo
@@ -210,6 +211,13 @@ class TestPage:
         assert not {"two", "lines"} & set(found.words)
         assert printable(names[0]) in " ".join(found.words)
         assert any(word.startswith(printable(names[1])) for word in found.words)
+
+    def test_the_lowest_accuracy_has_an_angle_unless_all_are_alike(self, plain: Examination) -> None:
+        assert plain.labelled is not None
+        assert ("lowest accuracy", "turned by") in [(row[0], row[2][:9]) for row in headlines(plain).rows]
+        alike = dataclasses.replace(plain.labelled, right=torch.ones(8, 4, dtype=torch.bool))
+        rows = headlines(dataclasses.replace(plain, labelled=alike)).rows
+        assert ("lowest accuracy", "100.0%", "at every angle") in rows
 
     def test_doubts_about_the_images_are_shown(self) -> None:
         model, (images, labels) = model_of("d1_sa"), digits(3)

@@ -58,6 +58,11 @@ def test_same_logits_and_as_equivariant(
     export(model, tmp_path / "model", format, size)
     difference, equivariance = compare(model, tmp_path / "model", format, size)
     assert difference < 1e-5
+    if format == "onnx":
+        onnx = pytest.importorskip("onnx")
+        graph = onnx.load(tmp_path / "model").graph
+        axes = [value.type.tensor_type.shape.dim[0].dim_param for value in (*graph.input, *graph.output)]
+        assert axes == ["batch", "batch"]
     assert (equivariance < 1e-5) == (encoding != "gsa")
     if format == "torch-export":  # onnxruntime multiplies no matrices of no images
         assert read(tmp_path / "model", format)(

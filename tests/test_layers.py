@@ -186,7 +186,7 @@ class TestBadInput:
             layer(torch.zeros(1, 6, 5, 5))
         with pytest.raises(ValueError, match="got 3 channels"):
             layer(torch.zeros(1, 3, 4, 5, 5))
-        with pytest.raises(TypeError, match=r"group signal must be a floating-point tensor, got torch\.int64"):
+        with pytest.raises(TypeError, match=r"a group signal must be a floating-point tensor, got torch\.int64"):
             layer(torch.zeros(1, 6, 4, 5, 5, dtype=torch.long))
 
     def test_crop(self) -> None:

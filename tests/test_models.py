@@ -287,6 +287,11 @@ class TestBadInput:
     def test_names(self) -> None:
         with pytest.raises(ValueError, match=r"unknown model 'r4_as'; valid: z2_sa, .*did you mean 'r4_sa'"):
             gevit.create_model("r4_as")
+        for wrong, right in (("D4_SA", "d4_sa"), ("Z2_SA", "z2_sa")):
+            with pytest.raises(ValueError, match=f"unknown model '{wrong}'.*did you mean '{right}'"):
+                gevit.create_model(wrong)
+        with pytest.raises(ValueError, match="unknown encoding 'GE'.*did you mean 'ge'"):
+            gevit.create_model("r4_sa", encoding="GE")
         with pytest.raises(ValueError, match="unknown preset 'mnist'; valid: .*did you mean 'rotmnist'"):
             gevit.create_model("r4_sa", "mnist")
         with pytest.raises(ValueError, match="unknown encoding"):
@@ -313,6 +318,8 @@ class TestBadInput:
         model = gevit.create_model("r4_sa").eval()
         with pytest.raises(ValueError, match="got 3 channels"):
             model(torch.randn(1, 3, 28, 28))
+        with pytest.raises(TypeError, match="an image must be"):
+            model(torch.zeros(1, 1, 28, 28, dtype=torch.uint8))
         with pytest.raises(TypeError, match=r"torch\.uint8"):
             model(torch.zeros(1, 1, 28, 28, dtype=torch.uint8))
 

@@ -127,6 +127,16 @@ def test_a_narrow_terminal_leaves_numbers_whole(width: int) -> None:
     assert {"1.25e-07", "9.38e-08"} <= set(drawn.getvalue().split())
 
 
+@pytest.mark.parametrize("width", range(40, 90, 5))
+def test_a_narrow_terminal_leaves_the_words_of_the_header_whole(width: int) -> None:
+    drawn = io.StringIO()
+    table = Table(
+        ("file", "classification", "probability"), [("some/rather/long/path/of/an/image/file.png", "a", "1%")]
+    )
+    Console(file=drawn, width=width, force_terminal=True, color_system=None).print(table.to_rich())
+    assert {"classification", "probability"} <= set(drawn.getvalue().replace(":", "").split())
+
+
 def test_a_pipe_folds_nothing_and_a_terminal_does(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

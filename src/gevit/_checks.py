@@ -16,8 +16,9 @@ def check_choice(what: str, value: str, valid: Iterable[str]) -> str:
     choices = list(valid)
     if value in choices:
         return value
-    nearest = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.4)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    names = {choice.lower(): choice for choice in choices}  # another case alone is the nearest of all
+    nearest = difflib.get_close_matches(str(value).lower(), names, n=1, cutoff=0.4)
+    hint = f"; did you mean {names[nearest[0]]!r}?" if nearest else ""
     raise ValueError(f"unknown {what} {value!r}; valid: {', '.join(choices)}{hint}")
 
 
@@ -49,7 +50,7 @@ def check_neighborhood(value: int | None) -> int | None:
     if check_count("neighborhood", value) % 2 == 0:
         raise ValueError(
             f"neighborhood must be odd, so that it has a centre, got {value}; "
-            f"use {value - 1} or {value + 1}, or None for global attention"
+            f"use {value - 1} or {value + 1}, or None for global attention ('global' on the command line)"
         )
     return value
 
@@ -83,7 +84,7 @@ def check_dtype(x: Tensor, parameter: Tensor) -> None:
 
 def check_image(x: Tensor, channels: int) -> None:
     """Check that `x` is a batch of floating-point images `[batch, channels, height, width]`."""
-    _check_floating("image", x)
+    _check_floating("an image", x)
     expected = f"[batch, {channels}, height, width]"
     if x.ndim != 4:
         hint = "; add the batch axis with x[None]" if x.ndim == 3 else ""
@@ -95,7 +96,7 @@ def check_image(x: Tensor, channels: int) -> None:
 
 def check_signal(x: Tensor, channels: int, group: Group) -> None:
     """Check that `x` is a batch of signals on the group, `[batch, channels, |H|, height, width]`."""
-    _check_floating("group signal", x)
+    _check_floating("a group signal", x)
     expected = f"[batch, {channels}, {group.order}, height, width]"
     if x.ndim != 5:
         hint = "; lift images first, with LiftingAttention" if x.ndim == 4 else ""
@@ -112,7 +113,7 @@ def check_signal(x: Tensor, channels: int, group: Group) -> None:
 def _check_floating(what: str, x: Tensor) -> None:
     if not x.is_floating_point():
         hint = "take its real part or its magnitude" if x.is_complex() else "convert it, e.g. x.float() / 255"
-        raise TypeError(f"a {what} must be a floating-point tensor, got {x.dtype}; {hint}")
+        raise TypeError(f"{what} must be a floating-point tensor, got {x.dtype}; {hint}")
 
 
 def _check_size(x: Tensor) -> None:

@@ -187,6 +187,7 @@ def _write_onnx(program: torch.export.ExportedProgram, info: str, path: Path) ->
     with _silent():
         exported = torch.onnx.export(
             program,
+            dynamic_shapes=({0: "batch"},),  # what the axis is called
             input_names=["images"],
             output_names=["logits"],
             external_data=False,

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from gevit.data.dataset import DataSet
 from gevit.data.folder import open_folder
+from gevit.data.storage import check_there
 from gevit.files import write_aside
 
 # Pixels that a network sees: what tells classes apart is there, at a third to a half of the cost.
@@ -61,7 +62,7 @@ def _prepare(name: str, root: Path, file: Path | None = None) -> None:
         )
     if file.is_dir():
         raise ValueError(f"{file} is a folder; make an archive of it, such as {name}.zip, and give that with --file")
-    _read_archive(name, file)  # what is something else is not stored
+    _read_archive(name, check_there(file, f"{name}.zip"))  # what is something else is not stored
     with write_aside(root / name / f"{name}.zip") as aside:
         shutil.copyfile(file, aside)
 

@@ -19,7 +19,7 @@ from gevit.data.dataset import SPLITS, DataSet
 from gevit.data.decode import SUFFIXES
 from gevit.data.file_split import FileSplit, check_images, read_headers, report_corrupt
 from gevit.data.folder import list_images
-from gevit.data.storage import Source, obtained
+from gevit.data.storage import Source, check_there, obtained
 from gevit.files import write_aside
 
 FOLDER, FILE = "eurosat", "EuroSAT_RGB.zip"
@@ -93,7 +93,7 @@ def prepare(root: Path, file: Path | None = None) -> None:
         with obtained(SOURCE, root) as archive:
             _store(archive, root)
     else:
-        read_archive(file)  # what is not EuroSAT is not stored
+        read_archive(check_there(file, FILE))  # what is not EuroSAT is not stored
         _store(file, root)
 
 

@@ -30,7 +30,7 @@ def contact_sheet(dataset: DataSet, split: str = "train", count: int = 8) -> Ima
     >>> sheet = contact_sheet(open_dataset("digits"), "test", count=4)
     """
     with needs("pillow"):
-        from PIL import Image, ImageDraw, ImageFont
+        from PIL import Image, ImageDraw
     labels = dataset.split(split).labels
     by_class = len(dataset.classes) <= MOST_ROWS
     if by_class:
@@ -38,7 +38,7 @@ def contact_sheet(dataset: DataSet, split: str = "train", count: int = 8) -> Ima
     else:
         rows = list(torch.linspace(0, len(labels) - 1, min(count**2, len(labels))).round().long().split(count))
 
-    font = ImageFont.load_default(TEXT)
+    font = _font()
     title = f"{dataset.name}, {split}: {len(labels):,} images"
     tile = dataset.image_size * max(1, round(TILE / dataset.image_size))
     left = GAP + (max(int(font.getlength(name)) for name in dataset.classes) + GAP if by_class else 0)
@@ -98,8 +98,22 @@ def as_colours(
     return images[:, : 3 if channels >= 3 else 1].clamp(0, 1).expand(-1, 3, -1, -1)
 
 
+def _font() -> FreeTypeFont | ImageFont:
+    """That of matplotlib, which has the letters of most alphabets; without matplotlib the one of Pillow."""
+    from PIL import ImageFont
+
+    try:
+        import matplotlib
+    except ImportError:
+        return ImageFont.load_default(TEXT)
+    return ImageFont.truetype(str(Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")), TEXT)
+
+
 def _fitting(text: str, width: int, font: FreeTypeFont | ImageFont) -> str:
-    """As much of the text as fits into this width."""
-    while font.getlength(text) > width:
-        text = f"{text[:-2]}…"
-    return text
+    """As much of the text as fits into this width: its start and its end, where names that are alike differ."""
+    short = text
+    for kept in range(len(text) - 1, -1, -1):
+        if font.getlength(short) <= width:
+            break
+        short = f"{text[: kept // 2]}…{text[len(text) - (kept + 1) // 2 :]}"
+    return short

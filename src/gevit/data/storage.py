@@ -117,9 +117,15 @@ def _manifest(root: Path, name: str) -> Path:
     return root / f"{name}.sha256.json"
 
 
-def _check_official(source: Source, file: Path) -> None:
+def check_there(file: Path, expected: str) -> Path:
+    """Return `file` if it is one."""
     if not file.is_file():
-        raise FileNotFoundError(f"no file {file}; expected {source.file}")
+        raise FileNotFoundError(f"no file {file}; expected {expected}")
+    return file
+
+
+def _check_official(source: Source, file: Path) -> None:
+    check_there(file, source.file)
     found = checksum(file, "md5")
     if found != source.md5:
         raise ValueError(

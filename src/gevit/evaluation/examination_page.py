@@ -118,9 +118,10 @@ def headlines(examination: Examination) -> Table:
     if labelled:
         accuracies = _by_angle(examination, labelled)
         least = min(accuracies, key=lambda angle: accuracies[angle])
+        where = f"rotated by {least:g}°" if len(set(accuracies.values())) > 1 else "at every angle"
         rows += [
             ("accuracy upright", percent(labelled.accuracies[0]), f"{labelled.count:,} images"),
-            ("lowest accuracy", percent(accuracies[least]), f"rotated by {least:g}°"),
+            ("lowest accuracy", percent(accuracies[least]), where),
             ("answers that change", f"{labelled.changing:,}", "images, right at some angles and wrong at others"),
         ]
     rows.append(("parameters", f"{examination.parameters:,}", f"weights {examination.weights}"))

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 # A pipe or a file has no edge to fold at.
 UNFOLDED = 10_000
-# What a terminal leaves of a column before a table is too wide for it: words may be folded, numbers not.
+# What a terminal leaves of a column before a table is too wide for it: words may be folded, numbers and
+# the words of the header not.
 SHORTEST_WORDS, LONGEST_NUMBER, BETWEEN_COLUMNS = 8, 12, 3
 
 
@@ -139,7 +140,8 @@ class _InTerminal:
 
     def _narrowest(self, column: int) -> int:
         longest = max((len(word) for row in self.table.rows for word in row[column].split()), default=0)
-        return min(longest, SHORTEST_WORDS if self.table.alignment[column] == "l" else LONGEST_NUMBER)
+        name = max(map(len, self.table.flat_header[column].split()), default=0)
+        return max(name, min(longest, SHORTEST_WORDS if self.table.alignment[column] == "l" else LONGEST_NUMBER))
 
     def _drawn(self, widths: Sequence[int]) -> RenderableType:
         from rich import box, table

@@ -129,7 +129,7 @@ function show(found, examination) {
     element("dl", { class: "tiles" },
       tile("equivariant?", found.group === "Cyclic(1)" ? "no group" : found.equivariant ? "yes" : "no", `${found.model} on ${found.group}; worst error ${smallNumber(worst)}`),
       tile("accuracy as given", percent(labelled.accuracy[0]), `${labelled.images} images of ${labelled.data}`),
-      tile("worst angle", percent(low), `at ${found.angles[labelled.accuracy.indexOf(low)]}°`),
+      tile("worst angle", percent(low), labelled.accuracy.every((share) => share === low) ? "at every angle" : `at ${found.angles[labelled.accuracy.indexOf(low)]}°`),
       tile("always right", String(labelled.always_right), `at all ${found.angles.length} angles; ${labelled.changing} change, ${labelled.never_right} always wrong`)),
     element("h2", {}, "Equivariance"),
     errorTable(found),
