@@ -21,10 +21,11 @@ from gevit.app.scenes import SHIPPED, YOURS, Contender, Scene, check_model
 from gevit.app.store import Recent
 from gevit.app.turning import Move, Turning
 from gevit.app.uploads import Refused, decode_upload, is_pickle, name_of_content
-from gevit.data import DataSet, list_datasets, open_dataset
-from gevit.evaluation.matching import check_match
+from gevit.data import DataSet, list_datasets
+from gevit.evaluation.matching import open_matching
 from gevit.evaluation.predict import contrast, looks_inverted
-from gevit.models.base import EquivariantModel, info_of
+from gevit.models.base import info_of
+from gevit.models.info import ModelInfo
 from gevit.persistence import WEIGHTS, load
 
 MOST_IMAGES, MOST_MODELS, MOST_SETS = 512, 4, 2
@@ -72,7 +73,7 @@ class Lab:
             raise FileNotFoundError(f"no folder or archive {data}; expected a folder of images for each class")
         if checkpoint is not None:
             model = check_model(load(checkpoint))
-            images = _open_data(data, model) if data is not None else None
+            images = open_matching(info_of(model), data) if data is not None else None
             self._own = Scene(MINE, f"Your {info_of(model).name}", [Contender(YOURS, model)], images)
         self._folder = tempfile.TemporaryDirectory(prefix="gevit-lab-")
         self.folder = Path(self._folder.name)
@@ -200,27 +201,18 @@ class Lab:
         if data == OF_SCENE and own is not None:
             return self.examinations.start(contender, lambda: own, images)
         if data == NAMED and self._data is not None:
-            return self.examinations.start(contender, partial(_open_data, self._data, contender.model), images)
+            return self.examinations.start(contender, partial(open_matching, contender.info, self._data), images)
         if archive is not None:
-            return self.examinations.start(contender, partial(_open_upload, archive, contender.model), images)
+            return self.examinations.start(contender, partial(_open_upload, contender.info, archive), images)
         raise Refused(404, "these images are not here any more; upload them again")
 
     def _with_colours(self, found: dict[str, Any], key: str, scene: str) -> dict[str, Any]:
         return found | {key: as_base64(as_rgb(found[key], self.scene(scene).info))}
 
 
-def _open_data(data: str, model: EquivariantModel) -> DataSet:
-    """A data set as the model takes it."""
-    info = info_of(model)
-    channels = None if data in list_datasets() else info.in_channels
-    found = open_dataset(data, image_size=info.image_size, channels=channels)
-    check_match(info, found)
-    return found
-
-
-def _open_upload(archive: Path, model: EquivariantModel) -> DataSet:
+def _open_upload(info: ModelInfo, archive: Path) -> DataSet:
     try:
-        return dataclasses.replace(_open_data(str(archive), model), name="uploaded images")
+        return dataclasses.replace(open_matching(info, str(archive)), name="uploaded images")
     except ValueError as error:
         reason = str(error).replace(str(archive), "the archive").replace(archive.name, "the archive")
         raise ValueError(reason) from error

@@ -36,16 +36,10 @@ def open_labelled_data(args: argparse.Namespace, info: ModelInfo) -> tuple[DataS
 
     The warnings are printed, too.
     """
-    from gevit.data import list_datasets, open_dataset
     from gevit.data.dataset import choose
-    from gevit.evaluation.matching import check_match
+    from gevit.evaluation.matching import open_matching
 
-    # Images are brought to what the model takes; a named set has its own channels, which must fit.
-    channels = None if args.data in list_datasets() else info.in_channels
-    data = open_dataset(
-        args.data, args.data_root, image_size=info.image_size, channels=channels, skip_corrupt=args.skip_corrupt
-    )
-    check_match(info, data)
+    data = open_matching(info, args.data, args.data_root, args.skip_corrupt)
     warnings = _doubts(info, data, args.split)
     for warning in warnings:
         print(printable(f"gevit {args.command}: warning: {warning}"), file=sys.stderr)
