@@ -282,7 +282,7 @@ def test_studies_are_well_made_and_fair(name: str, budget: str) -> None:
             differing["rotate"] = False
         if name == "converged":  # how attention starts is a row
             differing["initialisation"] = None
-        if study.experiment in REAL_IMAGES:  # every network trains for the same time, some are augmented
+        if study.recipe in REAL_IMAGES:  # every network trains for the same time, some are augmented
             differing |= {"epochs": 1, "rotate": False, "flip": False, "restrict": None}
         if name == "clock":
             differing["epochs"] = 1

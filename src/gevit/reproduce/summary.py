@@ -107,7 +107,7 @@ class Summary:
     @property
     def paper_data(self) -> str:
         """The name of the data set that the paper's numbers are on; empty if it has none."""
-        return PAPER_DATA[self.study.experiment] if any(cell.paper for cell in self.study.cells) else ""
+        return PAPER_DATA[self.study.recipe] if any(cell.paper for cell in self.study.cells) else ""
 
     @property
     def seeds(self) -> int:
