@@ -185,7 +185,8 @@ class TestImages:
     def test_bright_on_dark_is_inverted_for_a_model_of_dark_on_bright(self, client: TestClient, tmp_path: Path) -> None:
         scene = load_model(client, *model_files(tmp_path, mean=0.9, std=0.1)).json()["name"]
         note = send(client, png(load_digits()[0][1200, 0].numpy()), scene).json()["note"]
-        assert note == "Shown as its negative: these models know dark on bright."
+        assert "negative" in note
+        assert "dark on bright" in note
 
     def test_a_drawing_is_made_like_the_digits_that_the_models_know(self, client: TestClient) -> None:
         digit = Image.fromarray(load_digits()[0][1200, 0].numpy())

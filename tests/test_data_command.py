@@ -79,8 +79,9 @@ def test_preview(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert gevit_data("preview", "digits", "--split", "test", "--rows", "4", "--out", out) == 0
     assert "5,000 MNIST digits" in capsys.readouterr().out
     assert os.listdir(out.parent) == ["sheet.png"]
-    with pytest.raises(ValueError, match="--rows must be a positive integer, got 0"):
+    with pytest.raises(SystemExit, match="2"):
         gevit_data("preview", "digits", "--rows", "0", "--out", out)
+    assert "argument --rows: expected a positive integer, got '0'" in capsys.readouterr().err
     with pytest.raises(ValueError, match="unknown split 'exam'"):
         gevit_data("preview", "digits", "--split", "exam", "--out", out)
 

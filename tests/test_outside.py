@@ -11,8 +11,8 @@ def test_reference_material_is_found_or_the_test_is_skipped(tmp_path: Path, monk
     monkeypatch.setenv("GEVIT_REFERENCE", str(tmp_path))
     (tmp_path / "golden").mkdir()
     assert reference("golden") == tmp_path / "golden"
-    with pytest.raises(pytest.skip.Exception, match=f"no {tmp_path}/golden/a; set GEVIT_REFERENCE to .* holds golden/"):
+    with pytest.raises(pytest.skip.Exception, match=str(tmp_path / "golden" / "a")):
         reference("golden", "a")
     monkeypatch.delenv("GEVIT_REFERENCE")
-    with pytest.raises(pytest.skip.Exception, match=f"no {Path(__file__).parents[2]}/shared/nothing;"):
+    with pytest.raises(pytest.skip.Exception, match=str(Path(__file__).parents[2] / "shared" / "nothing")):
         reference("nothing")

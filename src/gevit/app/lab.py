@@ -24,7 +24,8 @@ from gevit.app.uploads import Refused, decode_upload, is_pickle, name_of_content
 from gevit.data import DataSet, list_datasets
 from gevit.evaluation.matching import open_matching
 from gevit.evaluation.predict import contrast, looks_inverted
-from gevit.models.base import EquivariantModel, info_of
+from gevit.models.base import info_of
+from gevit.models.info import ModelInfo
 from gevit.persistence import WEIGHTS, load
 
 MOST_IMAGES, MOST_MODELS, MOST_SETS = 512, 4, 2
@@ -200,20 +201,18 @@ class Lab:
         if data == OF_SCENE and own is not None:
             return self.examinations.start(contender, lambda: own, images)
         if data == NAMED and self._data is not None:
-            return self.examinations.start(
-                contender, partial(open_matching, info_of(contender.model), self._data), images
-            )
+            return self.examinations.start(contender, partial(open_matching, contender.info, self._data), images)
         if archive is not None:
-            return self.examinations.start(contender, partial(_open_upload, archive, contender.model), images)
+            return self.examinations.start(contender, partial(_open_upload, contender.info, archive), images)
         raise Refused(404, "these images are not here any more; upload them again")
 
     def _with_colours(self, found: dict[str, Any], key: str, scene: str) -> dict[str, Any]:
         return found | {key: as_base64(as_rgb(found[key], self.scene(scene).info))}
 
 
-def _open_upload(archive: Path, model: EquivariantModel) -> DataSet:
+def _open_upload(info: ModelInfo, archive: Path) -> DataSet:
     try:
-        return dataclasses.replace(open_matching(info_of(model), str(archive)), name="uploaded images")
+        return dataclasses.replace(open_matching(info, str(archive)), name="uploaded images")
     except ValueError as error:
         reason = str(error).replace(str(archive), "the archive").replace(archive.name, "the archive")
         raise ValueError(reason) from error

@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from gevit.cli.arguments import check_file
+from gevit.cli.arguments import check_file, positive_integer
 from gevit.data.catalog import CATALOG, list_datasets
 from gevit.rendering.words import printable
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     looking.add_argument("--split", default="train", help="train (the default), valid or test")
     looking.add_argument(
         "--rows",
-        type=int,
+        type=positive_integer,
         default=8,
         metavar="N",
         help="images in the row of a class; with more than 20 classes, N rows of N images (default: 8)",
@@ -113,11 +113,9 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _preview(args: argparse.Namespace) -> int:
-    from gevit._checks import check_count
     from gevit.data.catalog import open_dataset
     from gevit.data.preview import check_sheet, contact_sheet, save_sheet
 
-    check_count("--rows", args.rows)
     check_file("--out", args.out)
     check_sheet(args.out)
     dataset = open_dataset(args.name, args.data_root, image_size=args.image_size, skip_corrupt=args.skip_corrupt)

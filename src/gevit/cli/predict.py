@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gevit.cli.arguments import add_model_source, add_orbit, load_classifier
+from gevit.cli.arguments import add_model_source, add_orbit, load_classifier, positive_integer
+from gevit.rendering.tables import Table, make_console
 from gevit.rendering.words import percent, printable
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from gevit.evaluation.predict import Prediction
 
 # How many files a warning names.
@@ -32,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", nargs="*", metavar="FILE", help="image files, folders or archives (zip, tar) of them, or quoted globs"
     )
-    parser.add_argument("--top", type=int, default=1, metavar="K", help="how many classes for each file")
-    parser.add_argument("--batch-size", type=int, default=64, metavar="N", help="images at a time")
+    parser.add_argument("--top", type=positive_integer, default=1, metavar="K", help="how many classes for each file")
+    parser.add_argument("--batch-size", type=positive_integer, default=64, metavar="N", help="images at a time")
     parser.add_argument(
         "--invert", action="store_true", help="take the negative of every image, such as digits in black on white"
     )
@@ -42,19 +41,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predict and report; returns the exit code: 1 if a file cannot be read."""
-    from rich.console import Console
     from rich.progress import track
 
     from gevit.evaluation.predict import expected_images, find_images, predict
     from gevit.models.base import info_of
 
-    for name in ("top", "batch_size"):
-        if getattr(args, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
     files = _take_files(args)
     model = load_classifier(args)
     paths = find_images(files)
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     answers = track(
         predict(model, paths, args.top, args.batch_size, args.invert),
         "predicting",
@@ -69,8 +64,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print("[\n" + ",\n".join(json.dumps(prediction.to_json()) for prediction in predictions) + "\n]")
     elif readable and sys.stdout.isatty():
-        Console().print(_table(readable))
-        print(f"The model expects {printable(expected)}.")
+        make_console().print(_table(readable, expected).to_rich())
     else:
         for prediction in readable:
             print(_line(prediction))
@@ -107,17 +101,11 @@ def _line(prediction: Prediction) -> str:
     return "\t".join([printable(prediction.path), *(f"{printable(name)}\t{share:.4f}" for name, share in pairs)])
 
 
-def _table(predictions: Sequence[Prediction]) -> Table:
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("file", overflow="fold")
-    table.add_column("class", overflow="fold")
-    table.add_column("probability", justify="right")
-    for prediction in predictions:
-        for place, name in enumerate(prediction.classes):
-            file = "" if place else escape(printable(prediction.path))
-            table.add_row(file, escape(printable(name)), percent(prediction.probabilities[place]))
-    return table
+def _table(predictions: Sequence[Prediction], expected: str) -> Table:
+    rows = [
+        ("" if place else str(prediction.path), name, percent(prediction.probabilities[place]))
+        for prediction in predictions
+        for place, name in enumerate(prediction.classes)
+    ]
+    notes = [f"The model expects {expected}."]
+    return Table(("file", "class", "probability"), rows, alignment="llr", notes=notes)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from gevit.cli.arguments import positive_integer
 from gevit.files import write_aside
 from gevit.rendering.words import printable
 from gevit.reproduce.budgets import BUDGETS, seeds_of, yaml_of
@@ -31,7 +32,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="smoke: seconds, shows that it runs; cpu: hours on two cores; paper: the paper's settings, for GPUs",
     )
     parser.add_argument(
-        "--seeds", type=int, default=argparse.SUPPRESS, metavar="N", help="repeat every run with seeds 0 to N-1"
+        "--seeds",
+        type=positive_integer,
+        default=argparse.SUPPRESS,
+        metavar="N",
+        help="repeat every run with seeds 0 to N-1",
     )
     for part in ("row", "column"):
         parser.add_argument(
@@ -68,8 +73,6 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(paths, indent=2) if args.json else "\n".join(map(printable, paths)))
         return 0
     seeds = getattr(args, "seeds", seeds_of(study, args.budget))
-    if seeds < 1:
-        raise ValueError(f"--seeds must be at least 1, got {seeds}")
     place = Workplace(args.results, args.runs, args.data_root, shlex.join(["gevit", *sys.argv[1:]]))
     folder = place.folder(study, args.budget)
     if not args.draw_only and not run_study(chosen, args.budget, seeds, place, _say):

@@ -57,15 +57,6 @@ def open_images(
     return ScoredImages(label, f"{label}, all images", images, (trained,) if label == info.data else ())
 
 
-def open_matching(info: ModelInfo, name: str, root: Path | None = None, skip_corrupt: bool = False) -> DataSet:
-    """Open a data set as the model takes it; one that it was not made for is refused."""
-    # Images are brought to what the model takes; a named set has its own channels, which must fit.
-    channels = None if name in list_datasets() else info.in_channels
-    data = open_dataset(name, root, image_size=info.image_size, channels=channels, skip_corrupt=skip_corrupt)
-    check_match(info, data)
-    return data
-
-
 def doubts(info: ModelInfo, data: DataSet, split: str) -> tuple[str, ...]:
     """Why the numbers of a split may flatter the model."""
     trained_on = info.trained.get("data_digest")  # models of earlier versions do not know
@@ -85,7 +76,24 @@ def doubts(info: ModelInfo, data: DataSet, split: str) -> tuple[str, ...]:
     )
 
 
-def check_match(info: ModelInfo, data: DataSet) -> None:
+def open_matching(info: ModelInfo, name: str, root: str | Path | None = None, skip_corrupt: bool = False) -> DataSet:
+    """A data set as the model takes it; one that the model was not made for is refused.
+
+    Images are brought to the size and the channels of the model; a named set has its own channels, which must fit.
+
+    Args:
+        info: of the model.
+        name: of the data set, or a folder or archive of images.
+        root: where the named sets are.
+        skip_corrupt: whether to leave out files that cannot be decoded.
+    """
+    channels = None if name in list_datasets() else info.in_channels
+    data = open_dataset(name, root, image_size=info.image_size, channels=channels, skip_corrupt=skip_corrupt)
+    _check_match(info, data)
+    return data
+
+
+def _check_match(info: ModelInfo, data: DataSet) -> None:
     """Refuse data that the model was not made for."""
     if data.channels != info.in_channels:
         raise ValueError(

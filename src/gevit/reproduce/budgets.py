@@ -159,4 +159,4 @@ def seeds_of(study: Study, budget: str) -> int:
 
 def _given(study: Study, budget: str, cell: Cell) -> dict[str, Any]:
     """What the recipe and the cell set; the rest are defaults."""
-    return {**RECIPES[budget][study.experiment], **cell.settings}
+    return {**RECIPES[budget][study.recipe], **cell.settings}

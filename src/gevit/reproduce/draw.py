@@ -52,10 +52,19 @@ def study_table(summary: Summary) -> Table:
     return Table(header, rows, groups, title=summary.study.title, notes=summary.notes())
 
 
+def difference_table(summary: Summary) -> Table:
+    """The differences between rows that the study compares, seed by seed; it may have none."""
+    return Table(*summary.difference_rows(), alignment="llrrr")
+
+
+def run_table(summary: Summary) -> Table:
+    """Every run."""
+    return Table(*summary.run_rows())
+
+
 def markdown(summary: Summary) -> str:
     """The table, the plot, the notes, and every run."""
-    table = study_table(summary)
-    differences = Table(*summary.difference_table(), alignment="llrrr")
+    table, differences = study_table(summary), difference_table(summary)
     title = escape.markdown(table.title)
     sections = [
         f"# {title}",
@@ -64,7 +73,7 @@ def markdown(summary: Summary) -> str:
         "\n".join(f"- {escape.markdown(note)}" for note in table.notes),
         *(["## Differences, seed by seed", differences.to_markdown()] if differences.rows else []),
         "## Every run",
-        Table(*summary.run_table()).to_markdown(),
+        run_table(summary).to_markdown(),
     ]
     return "\n\n".join(sections) + "\n"
 
@@ -78,8 +87,8 @@ def page(summary: Summary) -> str:
         data=summary.data,
         table=study_table(summary),
         chart=charts.inline_svg(figure(summary), summary.study.title),
-        differences=Table(*summary.difference_table(), alignment="llrrr"),
-        runs=Table(*summary.run_table()),
+        differences=difference_table(summary),
+        runs=run_table(summary),
     )
 
 

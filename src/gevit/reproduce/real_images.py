@@ -29,6 +29,8 @@ SAME_TIME = (
 )
 SAME_IMAGES = "every network sees the same images equally often"
 TWIN = "Z2_SA is the same architecture on the group of one element: it knows no rotations or reflections"
+AUGMENTATION = "augmented: half of the images rotated by any angle, half mirrored"
+BY_SMEAR = "the epoch is chosen by macro-F1 on validation images; no smear is in two of training, validation and test"
 ORBIT = "in an orbit: the mean of the trained network's logits over the eight quarter turns and flips of an image"
 BUILT_IN, BOTH, MIRRORED, WITH_GSA = "R4_SA", "R4_SA, augmented", "D4_SA", "R4_SA, GSA-Nets"
 PLAIN, AUGMENTED, CNN = "Z2_SA", "Z2_SA, augmented", "P4-CNN"
@@ -55,14 +57,17 @@ def _table(budget: str, runs: Mapping[str, Mapping[str, Any]], measures: Mapping
     )
 
 
+def _networks(name: str, title: str, table: tuple[Cell, ...], **more: Any) -> Study:
+    """A study whose rows are networks, in no order."""
+    return Study(name=name, title=title, recipe=name, row_title="network", cells=table, ordered=False, **more)
+
+
 def satellites(budget: str) -> Study:
     """Land use seen from above, which has neither an up nor a handedness."""
-    return Study(
-        name="satellites",
-        title="EuroSAT: equivariant networks against a plain one with and without augmentation",
-        experiment="satellites",
-        row_title="network",
-        cells=_table(
+    return _networks(
+        "satellites",
+        "EuroSAT: equivariant networks against a plain one with and without augmentation",
+        _table(
             budget,
             {
                 BUILT_IN: _run("r4_sa", 3),
@@ -75,27 +80,19 @@ def satellites(budget: str) -> Study:
             },
             {"accuracy": accuracy_on_test, "macro-F1": macro_f1_on_test, "accuracy in an orbit": accuracy_in_orbit},
         ),
-        notes=(
-            f"{SAME_TIME}, but for two rows that train four times as long",
-            TWIN,
-            "augmented: half of the images rotated by any angle, half mirrored",
-            ORBIT,
-        ),
+        notes=(f"{SAME_TIME}, but for two rows that train four times as long", TWIN, AUGMENTATION, ORBIT),
         seeds=3,
         orbit="d4",
-        ordered=False,
         comparisons=((BUILT_IN, AUGMENTED), (BUILT_IN, PLAIN), (BOTH, BUILT_IN), (LONGER, LONGER_AUGMENTED)),
     )
 
 
 def cells(budget: str) -> Study:
     """Red blood cells of patients whose smears were not trained on."""
-    return Study(
-        name="cells",
-        title="Red blood cells: equivariant networks against a plain one with and without augmentation",
-        experiment="cells",
-        row_title="network",
-        cells=_table(
+    return _networks(
+        "cells",
+        "Red blood cells: equivariant networks against a plain one with and without augmentation",
+        _table(
             budget,
             {
                 BUILT_IN: _run("r4_sa", 3),
@@ -106,28 +103,19 @@ def cells(budget: str) -> Study:
             },
             {"macro-F1": macro_f1_on_test, "accuracy": accuracy_on_test, "accuracy in an orbit": accuracy_in_orbit},
         ),
-        notes=(
-            SAME_TIME,
-            TWIN,
-            "augmented: half of the images rotated by any angle, half mirrored",
-            ORBIT,
-            "the epoch is chosen by macro-F1 on validation images; no smear is in two of training, validation and test",
-        ),
+        notes=(SAME_TIME, TWIN, AUGMENTATION, ORBIT, BY_SMEAR),
         seeds=3,
         orbit="d4",
-        ordered=False,
         comparisons=((BUILT_IN, AUGMENTED), (BUILT_IN, PLAIN), (BOTH, BUILT_IN)),
     )
 
 
 def tissue(budget: str) -> Study:
     """Tissue, which has neither an up nor a handedness; `table3` has the paper's architecture for the same patches."""
-    return Study(
-        name="tissue",
-        title="PatchCamelyon: equivariant networks against a plain one with and without augmentation",
-        experiment="tissue",
-        row_title="network",
-        cells=_table(
+    return _networks(
+        "tissue",
+        "PatchCamelyon: equivariant networks against a plain one with and without augmentation",
+        _table(
             budget,
             {
                 BUILT_IN: _run("r4_sa", 20),
@@ -138,22 +126,19 @@ def tissue(budget: str) -> Study:
             },
             {"accuracy": accuracy_on_test, "accuracy in an orbit": accuracy_in_orbit},
         ),
-        notes=(SAME_IMAGES, TWIN, "augmented: half of the images rotated by any angle, half mirrored", ORBIT),
+        notes=(SAME_IMAGES, TWIN, AUGMENTATION, ORBIT),
         seeds=3,
         orbit="d4",
-        ordered=False,
         comparisons=((BUILT_IN, AUGMENTED), (BUILT_IN, PLAIN), (BUILT_IN, WITH_GSA), (MIRRORED, BUILT_IN)),
     )
 
 
 def photographs(budget: str) -> Study:
     """Photographs, which have an up and no handedness; `cifar10` has the paper's architecture for the same images."""
-    return Study(
-        name="photographs",
-        title="CIFAR-10: mirror images, quarter turns or neither built in",
-        experiment="photographs",
-        row_title="network",
-        cells=_table(
+    return _networks(
+        "photographs",
+        "CIFAR-10: mirror images, quarter turns or neither built in",
+        _table(
             budget,
             {
                 FLIPPED: _run("d1_sa", 20),
@@ -173,7 +158,6 @@ def photographs(budget: str) -> Study:
         ),
         seeds=3,
         orbit="d1",
-        ordered=False,
         comparisons=((FLIPPED, FLIPPED_WITH_GSA), (FLIPPED, AUGMENTED), (FLIPPED, PLAIN), (BUILT_IN, PLAIN)),
     )
 
@@ -181,12 +165,10 @@ def photographs(budget: str) -> Study:
 def galaxies(budget: str) -> Study:
     """Which group: two of the four classes are mirror images of each other."""
     edge_on, elliptical, anticlockwise, clockwise = range(4)
-    return Study(
-        name="galaxies",
-        title="Galaxies: which symmetries a network should have, and which not",
-        experiment="galaxies",
-        row_title="network",
-        cells=_table(
+    return _networks(
+        "galaxies",
+        "Galaxies: which symmetries a network should have, and which not",
+        _table(
             budget,
             {
                 BUILT_IN: _run("r4_sa", 40),
@@ -211,7 +193,6 @@ def galaxies(budget: str) -> Study:
             "D4_SA gives both senses the same logits for an image and its mirror image, so it can only guess",
         ),
         seeds=2,
-        ordered=False,
     )
 
 
@@ -222,7 +203,7 @@ def labels(budget: str) -> Study:
     return Study(
         name="labels",
         title="EuroSAT: accuracy against the number of labels, with the symmetry built in or learned by augmentation",
-        experiment="labels",
+        recipe="labels",
         row_title="labelled images (ten classes)",
         cells=tuple(
             Cell(
@@ -252,17 +233,14 @@ def finetuning(budget: str) -> Study:
     return Study(
         name="finetuning",
         title="Red blood cells, 500 labels: initialised with the weights for satellite images, or at random",
-        experiment="finetuning",
+        recipe="finetuning",
         row_title="d4_sa starts from",
         cells=_table(
             budget,
             {at_random: scratch, pretrained: {**scratch, "start_from": "d4_sa:eurosat"}},
             {"macro-F1": macro_f1_on_test, "accuracy": accuracy_on_test},
         ),
-        notes=(
-            "both rows have the same images, steps and recipe, so they take the same time",
-            "the epoch is chosen by macro-F1 on validation images; no smear is in two of training, validation and test",
-        ),
+        notes=("both rows have the same images, steps and recipe, so they take the same time", BY_SMEAR),
         seeds=3,
         ordered=False,
         comparisons=((pretrained, at_random),),

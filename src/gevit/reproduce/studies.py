@@ -99,7 +99,7 @@ def table1(budget: str) -> Study:
     return Study(
         name="table1",
         title="Table 1: R4_SA with neighbourhoods of different sizes, GSA-Nets against GE-ViT",
-        experiment="rotmnist",
+        recipe="rotmnist",
         row_title="neighbourhood",
         cells=tuple(
             attention_cell(f"{n}x{n}", column, "r4_sa", n, paper)
@@ -115,7 +115,7 @@ def table2(budget: str) -> Study:
     return Study(
         name="table2",
         title="Table 2: rotation groups of increasing order, GSA-Nets against GE-ViT, 5x5 neighbourhoods",
-        experiment="rotmnist",
+        recipe="rotmnist",
         row_title="model",
         cells=_by_encoding(_rows(TABLE2, budget), (GSA, GE), TABLE2),
         notes=(TEST_SELECTION, _no_symmetry("both")),
@@ -128,7 +128,7 @@ def table3(budget: str) -> Study:
     return Study(
         name="table3",
         title="Table 3: PatchCamelyon, GSA-Nets against GE-ViT",
-        experiment="pcam",
+        recipe="pcam",
         row_title="model",
         # At 96x96 pixels R8 takes more than an hour: one seed, after all others.
         cells=tuple(dataclasses.replace(cell, most_seeds=1) if cell.row == "R8_SA" else cell for cell in attention),
@@ -143,7 +143,7 @@ def table4(budget: str) -> Study:
     return Study(
         name="table4",
         title="Table 4: GE-ViT against convolutional networks and CPVT",
-        experiment="rotmnist",
+        recipe="rotmnist",
         row_title="model",
         cells=(
             *(dataclasses.replace(cell, column=column) for cell in attention),
@@ -159,17 +159,17 @@ def clock(budget: str) -> Study:
     # A core trains R4_SA for three epochs in about five minutes, and the others for these.
     epochs = {"Z2_SA": 12, "R4_SA": 3, "Z2-CNN": 60, "P4-CNN": 21, "CPVT": 60}
     networks = {"Z2_SA": ("z2_sa", TABLE2["Z2_SA"][1]), "R4_SA": ("r4_sa", TABLE2["R4_SA"][1]), **BASELINES}
-    cells = []
+    table = []
     for row in _rows(epochs, budget):
         model, paper = networks[row]
         length = {"epochs": epochs[row]} if budget == "cpu" else {}
-        cells.append(Cell(row, "accuracy", {"model": model, **length}, paper))
+        table.append(Cell(row, "accuracy", {"model": model, **length}, paper))
     return Study(
         name="clock",
         title="Table 4 by the clock: every network trains for about as long as R4_SA",
-        experiment="rotmnist",
+        recipe="rotmnist",
         row_title="model",
-        cells=tuple(cells),
+        cells=tuple(table),
         notes=(TEST_SELECTION, ONE_RECIPE, SAME_TIME),
         seeds=2,
         ordered=False,
@@ -181,7 +181,7 @@ def cifar10(budget: str) -> Study:
     return Study(
         name="cifar10",
         title="CIFAR-10, GSA-Nets against GE-ViT",
-        experiment="cifar10",
+        recipe="cifar10",
         row_title="model",
         cells=_by_encoding(CIFAR10, (GSA, GE), CIFAR10),
         notes=(
@@ -201,7 +201,7 @@ def encodings(budget: str) -> Study:
     return Study(
         name="encodings",
         title="The encodings on R4_SA, and Z2_SA, under one recipe, 5x5 neighbourhoods",
-        experiment="encodings",
+        recipe="encodings",
         row_title="model",
         cells=_by_encoding(("Z2_SA", "R4_SA"), (GSA, GE, RELATIVE), TABLE2),
         notes=(TEST_SELECTION, _no_symmetry("all"), OURS),
@@ -214,17 +214,17 @@ def converged(budget: str) -> Study:
     """The same in networks that have learned, each pair of encodings compared seed by seed."""
     gsa, ge, ours, started = (f"R4_SA, {name}" for name in (GSA, GE, RELATIVE, f"{GE}, starts like a convolution"))
     column = "accuracy"
-    cells = [attention_cell("Z2_SA", GE, "z2_sa", paper=TABLE2["Z2_SA"][1])]
+    table = [attention_cell("Z2_SA", GE, "z2_sa", paper=TABLE2["Z2_SA"][1])]
     for row, encoding, paper in ((gsa, GSA, TABLE2["R4_SA"][0]), (ge, GE, TABLE2["R4_SA"][1]), (ours, RELATIVE, None)):
-        cells.append(attention_cell(row, encoding, "r4_sa", paper=paper))
+        table.append(attention_cell(row, encoding, "r4_sa", paper=paper))
     # A look at another start, not a verdict on it: as long as a run takes, the seeds are for the encodings.
-    cells.append(Cell(started, GE, {**cells[2].settings, "initialisation": "convolution"}, most_seeds=1))
+    table.append(Cell(started, GE, {**table[2].settings, "initialisation": "convolution"}, most_seeds=1))
     return Study(
         name="converged",
         title="The encodings on R4_SA, and Z2_SA, trained on all images until they have learned, 5x5 neighbourhoods",
-        experiment="converged",
+        recipe="converged",
         row_title="model",
-        cells=tuple(dataclasses.replace(cell, column=column) for cell in cells),
+        cells=tuple(dataclasses.replace(cell, column=column) for cell in table),
         notes=(TEST_SELECTION, OURS),
         seeds=3,
         ordered=False,
@@ -239,7 +239,7 @@ def relative(budget: str) -> Study:
     return Study(
         name="relative",
         title="Tables 1 and 2 with the relative encoding against that of GE-ViT",
-        experiment="rotmnist",
+        recipe="rotmnist",
         row_title="model, neighbourhood",
         cells=tuple(
             attention_cell(f"{model}, {n}x{n}", column, model.lower(), n, paper if column == GE else None)
@@ -256,7 +256,7 @@ def reflections(budget: str) -> Study:
     return Study(
         name="reflections",
         title="Table 2 with reflections: R_n against D_n, GSA-Nets against GE-ViT, 5x5 neighbourhoods",
-        experiment="rotmnist",
+        recipe="rotmnist",
         row_title="model",
         cells=_by_encoding(_rows(("Z2_SA", "D1_SA", "R4_SA", "D4_SA", "R8_SA", "D8_SA"), budget), (GSA, GE), TABLE2),
         notes=(
@@ -278,8 +278,8 @@ NETWORKS: dict[str, dict[str, str | bool]] = {
     "D4_SA": {"model": "d4_sa", "rotate": False},
 }
 SLOW = ("r8_sa", "d4_sa")  # they take three times as long as r4_sa
-AUGMENTED = "augmented: half of the training images are rotated by any angle, anew in every epoch"
-MIRRORED = "D4_SA cannot tell a digit from its mirror image, which some digits need"
+AUGMENTED_NOTE = "augmented: half of the training images are rotated by any angle, anew in every epoch"
+MIRRORED_NOTE = "D4_SA cannot tell a digit from its mirror image, which some digits need"
 
 
 def sizes(budget: str) -> Study:
@@ -289,7 +289,7 @@ def sizes(budget: str) -> Study:
     return Study(
         name="sizes",
         title="Accuracy against the number of training images: symmetry built in, learned by augmentation, or neither",
-        experiment="sizes",
+        recipe="sizes",
         row_title="training images",
         cells=tuple(
             Cell(
@@ -301,7 +301,7 @@ def sizes(budget: str) -> Study:
             for size in epochs
             for column, network in NETWORKS.items()
         ),
-        notes=(AUGMENTED, MIRRORED, "within a row all networks see the same images equally often"),
+        notes=(AUGMENTED_NOTE, MIRRORED_NOTE, "within a row all networks see the same images equally often"),
         seeds=3,
         as_errors=True,
     )
@@ -314,7 +314,7 @@ def angles(budget: str) -> Study:
     return Study(
         name="angles",
         title="Trained on upright digits, tested on rotated ones",
-        experiment="upright",
+        recipe="upright",
         row_title="model",
         cells=tuple(
             Cell(row, column, settings, measure=measure, most_seeds=2 if settings["model"] in SLOW else None)
@@ -322,8 +322,8 @@ def angles(budget: str) -> Study:
             for column, measure in measures.items()
         ),
         notes=(
-            AUGMENTED,
-            MIRRORED,
+            AUGMENTED_NOTE,
+            MIRRORED_NOTE,
             f"all test images are rotated by every multiple of {step}°; a 6 rotated by 180° is a 9, and a 9 is a 6",
         ),
         seeds=3,

@@ -141,7 +141,7 @@ class Study:
     Attributes:
         name: on the command line.
         title: says what is compared.
-        experiment: which recipe of a budget trains the runs.
+        recipe: which one of a budget trains the runs.
         row_title: what the rows are.
         cells: row by row.
         notes: what a reader has to know to judge the numbers.
@@ -155,7 +155,7 @@ class Study:
 
     name: str
     title: str
-    experiment: str
+    recipe: str
     row_title: str
     cells: tuple[Cell, ...]
     notes: tuple[str, ...] = ()

@@ -107,7 +107,7 @@ class Summary:
     @property
     def paper_data(self) -> str:
         """The name of the data set that the paper's numbers are on; empty if it has none."""
-        return PAPER_DATA[self.study.experiment] if any(cell.paper for cell in self.study.cells) else ""
+        return PAPER_DATA[self.study.recipe] if any(cell.paper for cell in self.study.cells) else ""
 
     @property
     def seeds(self) -> int:
@@ -189,7 +189,7 @@ class Summary:
             found.append(f"– in our columns: {missing} of {len(self.results)} runs are not done yet.")
         return [*found, self._origin()]
 
-    def run_table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    def run_rows(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Every run: the header, and a row each."""
         header = ("run", "seed", "training images", "test, %", "validation, %", "epoch kept", "parameters")
         return (*header, "equivariance error", "time"), [
@@ -218,7 +218,7 @@ class Summary:
                 found.append(Difference(row, other, statistics.fmean(points), mean_interval(points), len(points)))
         return found
 
-    def difference_table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    def difference_rows(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """The differences: the header, and a row each."""
         header = ("row", "minus", "points", "95% interval", "seeds")
         return header, [
