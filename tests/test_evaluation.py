@@ -406,6 +406,13 @@ class TestEvaluateCommand:
         assert "--skip-corrupt" in capsys.readouterr().err
         with pytest.warns(UserWarning, match="1 of 7 images .* left out"):
             assert main([*command, "--skip-corrupt"]) == 0
+        capsys.readouterr()
+        shutil.rmtree(tmp_path / "images" / "light")
+        for sound in (tmp_path / "images" / "dark").glob("[0-9]*"):
+            sound.unlink()
+        with pytest.warns(UserWarning, match="1 of 1 images .* left out"):
+            assert main([*command, "--skip-corrupt", "--split", "all"]) == 2
+        assert "no sound images" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         ("change", "message"),

@@ -68,6 +68,8 @@ def open_all(path: Path, classes: Sequence[str], image_size: int, channels: int,
     It may have some of these classes only, and as few images of a class as it likes.
     """
     found = _read(path, image_size, channels, skip_corrupt, fewest_classes=1)
+    if not len(found.images):
+        raise ValueError(f"{path} has no sound images; expected at least one")
     unknown = [name for name in found.names if name not in classes]
     if unknown:
         raise ValueError(
@@ -213,7 +215,7 @@ def _check_no_splits(path: Location, folders: Sequence[Location]) -> None:
         return
     raise ValueError(
         f"the folders {_some(folder.name for folder in folders)} in {path} all have the same folders inside: "
-        f"{_some(next(iter(inside)))}. If those inside are the classes, name the outer ones train, valid and test; "
+        f"{_some(next(iter(inside)))}; if those inside are the classes, name the outer ones train, valid and test; "
         "if the outer ones are, put the images of each directly into it, "
         "or make the folders train, valid and test around them"
     )
@@ -262,7 +264,7 @@ def _common_size(headers: Iterable[Header]) -> int:
 def _scaled(headers: Iterable[Header], image_size: int) -> str:
     """To which size images are brought, and from which; empty if they have it."""
     sizes = {(header.width, header.height) for header in headers}
-    if sizes == {(image_size, image_size)}:
+    if sizes <= {(image_size, image_size)}:
         return ""
     width, height = max(sizes, key=lambda size: size[0] * size[1])
     files = f"{'up to ' if len(sizes) > 1 else ''}{width}x{height}"
