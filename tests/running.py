@@ -149,6 +149,7 @@ def _live(
     environment: dict[str, str],
 ) -> None:
     multiprocessing.set_start_method(None, force=True)  # workers are forked from here, as those of a user's process are
+    os.environ.pop("COLUMNS", None)  # the readline of pytest sets it, and it counts for more than the terminal
     os.environ.update(environment)
     os.chdir(home)
     file = os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

@@ -214,7 +214,7 @@ class TestPage:
 
     def test_the_lowest_accuracy_has_an_angle_unless_all_are_alike(self, plain: Examination) -> None:
         assert plain.labelled is not None
-        assert ("lowest accuracy", "turned by") in [(row[0], row[2][:9]) for row in headlines(plain).rows]
+        assert ("lowest accuracy", "rotated by") in [(row[0], row[2][:10]) for row in headlines(plain).rows]
         alike = dataclasses.replace(plain.labelled, right=torch.ones(8, 4, dtype=torch.bool))
         rows = headlines(dataclasses.replace(plain, labelled=alike)).rows
         assert ("lowest accuracy", "100.0%", "at every angle") in rows

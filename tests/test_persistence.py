@@ -17,6 +17,7 @@ from gevit.environment import environment
 from gevit.files import write_aside
 from gevit.models.base import EquivariantModel, info_of
 from gevit.models.info import FORMAT, ModelInfo
+from gevit.models.registry import build_model
 from gevit.pretrained import pretrained_path
 
 INFO = ModelInfo(
@@ -34,15 +35,7 @@ INFO = ModelInfo(
 
 
 def build(info: ModelInfo) -> EquivariantModel:
-    return gevit.create_model(
-        info.name,
-        info.preset,
-        info.in_channels,
-        info.num_classes,
-        neighborhood=info.neighborhood,
-        encoding=info.encoding,
-        pooling=info.pooling,
-    ).eval()
+    return build_model(info.name, info.preset, **info.options).eval()
 
 
 @pytest.fixture
