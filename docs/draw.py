@@ -158,7 +158,7 @@ def _pairs() -> list[Pair]:
                 [100 * (ours[seed] - theirs[seed]) for seed in seeds],
                 196 * math.sqrt(2 * share * (1 - share) / result.test_images),
                 ge.paper - gsa.paper if ge.paper and gsa.paper else None,
-                study.experiment in ("rotmnist", "encodings", "converged"),
+                study.recipe in ("rotmnist", "encodings", "converged"),
             )
             if pair.label not in pairs or len(seeds) > len(pairs[pair.label].points):  # tables share runs
                 pairs[pair.label] = pair
